@@ -151,8 +151,9 @@ drawn: $(READY) ## specs drawn from SEED (this month), planned and shown by stra
 	$(PY) -m benchmarks.drawn $(addprefix --seed ,$(SEED)) --plot build/drawn/profile.svg
 
 .PHONY: validate
-validate: $(READY) ## the performance model beside published measurements: writes docs/evidence/accuracy.md
-	$(PY) -m benchmarks.accuracy --quiet --page docs/evidence/accuracy.md || test $$? -eq 1  # 1: a bar is missed
+validate: $(READY) ## the performance model beside published measurements: writes docs/evidence/accuracy.md and more
+	$(PY) -m benchmarks.accuracy.defaults ../shared/data --page docs/evidence/accuracy.md || test $$? -eq 1  # 1: a bar is missed
+	$(PY) -m benchmarks.accuracy --quiet --page docs/evidence/accuracy/comparisons.md || test $$? -eq 1
 
 .PHONY: fuzz
 fuzz: $(READY) ## a coverage-guided fuzzer on every reader of foreign bytes, FUZZ_SECONDS=60 each

@@ -1,18 +1,15 @@
 """Whole engines: TPOT of closed loops against fits that did not see the group.
 
-``python -m benchmarks.accuracy.engines DATA`` prints ``perfmodel/calibration/data/fits.yaml``
-anew, the priors that ship with the package; DATA is the folder of all data sets.
+For information: bars are on what plans use, in ``defaults.py``. These are fits to most of a series.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
 from archipelago.perfmodel.calibration.benches import loop_benches, loop_problem
@@ -126,7 +123,7 @@ def _report(
 
 def dense(root: Path) -> Iterator[Report]:
     """Yield dense models, split by sweeps and, harder, by parallelisms."""
-    bar = Bar(median=0.06, p90=0.20, each=0.10)
+    bar = Bar()
     name = "Dense TPOT, H100 and H200"
     yield _report(root, name, bar, _SWEEPS + _FAMILY, dense_points(root), *_NOTES)
     collected: list[Point] = []
@@ -176,7 +173,7 @@ def transfer(root: Path) -> Iterator[Report]:
     split = "fitted to H100 alone; every H200 row is held out, only the data sheet changes"
     name = "H100 to H200 by data sheet"
     made = _across(root, _is_dense)
-    yield _report(root, f"{name}, dense", Bar(median=0.06), split, made, *_NOTES)
+    yield _report(root, f"{name}, dense", Bar(), split, made, *_NOTES)
     made = _across(root, lambda point: point.model == "gpt-oss-120b")
     yield _report(root, f"{name}, gpt-oss", Bar(), split, made, *_NOTES, "no goal; for information")
 
@@ -207,7 +204,7 @@ def few(root: Path) -> Iterator[Report]:
         "clients, then the middle ones; three draws that start at other lengths. Sweeps with any "
         "of the 8 are not judged. Priors: fits of the other engines"
     )
-    yield _report(root, "A new engine from 8 rows", Bar(median=0.08), split, collected, *_NOTES)
+    yield _report(root, "A new engine from 8 rows", Bar(), split, collected, *_NOTES)
 
 
 _ROWS = 8
@@ -240,7 +237,7 @@ def drawn(problem: Problem, draw: int) -> FloatArray:
 
 def sparse(root: Path) -> Iterator[Report]:
     """Yield mixtures of experts with grouped attention."""
-    bar = Bar(median=0.12, p90=0.30)
+    bar = Bar()
     name = "MoE TPOT, Qwen3-235B and gpt-oss"
     yield _report(root, name, bar, _SWEEPS, sparse_points(root), *_NOTES)
 
@@ -249,7 +246,7 @@ def latent(root: Path) -> Iterator[Report]:
     """Yield DeepSeek-R1 on eight H200."""
     note = "whether these servers speculate is unknown: with equal inputs and clients TPOT is 1.22 "
     note += "times as long for 1,024 as for 8,192 tokens of output at every number of clients"
-    bar = Bar(median=0.12, p90=0.30)
+    bar = Bar()
     yield _report(
         root, "DeepSeek-R1 on H200, aggregated", bar, _SWEEPS, latent_points(root), *_NOTES, note
     )
@@ -263,38 +260,3 @@ CASES = (
     Case("engines-moe", "Engines: mixtures of experts", (FILE,), sparse),
     Case("engines-deepseek", "Engines: DeepSeek-R1", (FILE,), latent),
 )
-
-
-_HEADER = """\
-# Fitted to whole engines: medians of priors for `archipelago calibrate`, by accelerator, engine and
-# model. Written by `python -m benchmarks.accuracy.engines`; not to be edited.
-#
-# Source of every row: ai-dynamo/aiconfigurator @ 095f58a (Apache-2.0), end-to-end TPOT of closed
-# loops, defects taken out as perfmodel/calibration/measurements.py says. Units as in
-# efficiencies.yaml. `error` is the median absolute relative error of the fit to its own rows.
-"""
-
-
-def write_fits(root: Path) -> None:
-    """Print the file."""
-    fits = []
-    for (accelerator, engine, model, precision), rows in series(root).items():
-        fitted = fit_engine(loop_problem(rows))
-        fits.append(
-            {
-                "accelerator": accelerator,
-                "engine": engine,
-                "versions": sorted({point.version for point in rows if point.version}),
-                "model": model,
-                "precision": precision,
-                "rows": len(rows),
-                "error": round(float(np.median(np.abs(np.expm1(fitted.residuals)))), 3),
-                "values": {name: float(f"{v:.4g}") for name, v in fitted.values.items()},
-            }
-        )
-    body = yaml.safe_dump({"fits": fits}, sort_keys=False, default_flow_style=None, width=200)
-    sys.stdout.write(_HEADER + body)
-
-
-if __name__ == "__main__":
-    write_fits(Path(sys.argv[1]))

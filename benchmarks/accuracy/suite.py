@@ -99,7 +99,7 @@ def intervals(root: Path) -> Iterator[Report]:
     collected = [point for source in sources for point in source(root) if point.covered is not None]
     yield Report(
         "Intervals of held-out groups",
-        Bar(coverage=(0.85, 0.95)),
+        Bar(),
         "the interval of a group is made from the other groups' residuals, by fits (linearised at "
         "the full fit) that saw neither that group nor the one whose residuals they are",
         {},
@@ -148,7 +148,7 @@ def compare(data: str, names: Sequence[str], form: str, page: str | None, quiet:
 
 def write_page(ran: Sequence[CaseResult], path: Path) -> None:
     """Write the page, and a picture per report in the folder of the page's name beside it."""
-    folder = path.with_suffix("")
+    folder = path.parent if path.parent.name == "accuracy" else path.with_suffix("")
     folder.mkdir(parents=True, exist_ok=True)
     files = {}
     for report in (
@@ -156,7 +156,7 @@ def write_page(ran: Sequence[CaseResult], path: Path) -> None:
     ):
         name = file_name(report)
         draw(report, folder / name)
-        files[report.name] = f"{folder.name}/{name}"
+        files[report.name] = str((folder / name).relative_to(path.parent))
     path.write_text(document(ran, files), encoding="utf-8")
 
 

@@ -27,6 +27,7 @@ from archipelago.perfmodel.roofline.operators import (
     output_head,
 )
 from archipelago.perfmodel.roofline.parallelism import Parallelism
+from archipelago.perfmodel.roofline.stage import beside_host
 
 _NODE = 8
 
@@ -100,7 +101,8 @@ class WideIsland:
         spent = engine_fit(self.accelerator).overheads
         host = spent.step + spent.sequence * batch
         rows = batch * self.assumption.rows
-        return self._pass(rows, batch * context, prefill=False) + host
+        gpu = self._pass(rows, batch * context, prefill=False)
+        return float(beside_host(np.array(gpu), host, spent.exposed))
 
     def batch_at(self, pace: float, context: float) -> float:
         """Return the largest batch per GPU with a time per token within ``pace`` [s].

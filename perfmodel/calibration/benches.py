@@ -15,14 +15,15 @@ import numpy as np
 from ..capacity.closed_loop import ClosedLoop, collocated_tpot
 from ..catalogue.accelerators import Accelerator, accelerator
 from ..catalogue.architectures import LatentAttention, ModelArchitecture
-from ..catalogue.efficiency import EngineFit, engine_fit
+from ..catalogue.efficiency import ANY, EngineFit, engine_fit
+from ..catalogue.precision import BF16_BYTES
 from ..model import FloatArray
 from ..roofline import memory
 from ..roofline.communication import Network
 from ..roofline.island import Roofline
 from ..roofline.parallelism import Parallelism
 from ..roofline.settings import EngineSettings, Prompt
-from ..roofline.stage import Stage
+from ..roofline.stage import Stage, beside_host
 from . import fit
 from .fit import Parameter, Problem
 from .measurements import EnginePoint, Row, grouped, measured_model
@@ -125,21 +126,29 @@ def prefill_of_batch(
     # Stage divides the positions of one prompt by the passes; with batch prompts that is passes
     # per prompt.
     prompt = Prompt(length, tokens / passes, passes / batch)
-    host = fit.overheads.step + fit.overheads.sequence * batch / passes
-    head = stage.head(batch / passes)
-    return np.asarray(passes * (stage.prefill_pass(prompt) + head + host))
+    spent = fit.overheads
+    host = spent.step * passes + spent.sequence * batch
+    gpu = passes * (stage.prefill_pass(prompt) + stage.head(batch / passes))
+    return beside_host(gpu, host, spent.exposed)
 
 
-def served_model(name: str, precision: str, engine: str) -> ModelArchitecture:
-    """Return a model as an engine serves it.
+KV_BYTES = {"bf16": BF16_BYTES, "fp8": 1.0}
+"""Bytes of a cached element [B] by the type of the cache."""
 
-    TensorRT-LLM keeps the cache of its FP8 checkpoints in FP8: Llama-3.1-70B on one H200 admits
-    32 requests of 9,216 tokens without a queue, which BF16 has no room for.
+
+def served_model(name: str, precision: str, engine: str, kv: str = "") -> ModelArchitecture:
+    """Return a model as an engine serves it; ``kv``: type of its cache, if it is stated.
+
+    TensorRT-LLM keeps the cache of its FP8 and FP4 checkpoints of dense models in FP8 (their
+    ``hf_quant_config.json``): Llama-3.1-70B on one H200 admits 32 requests of 9,216 tokens without
+    a queue, which BF16 has no room for.
     """
     model = measured_model(name, precision)
-    if engine == "tensorrt-llm" and precision == "fp8":
-        return replace(model, precision=replace(model.precision, kv=1.0))
-    return model
+    quantised = model.precision.linear < BF16_BYTES and engine == "tensorrt-llm"
+    width = KV_BYTES[kv or ("fp8" if quantised else "bf16")]
+    if width == model.precision.kv:
+        return model
+    return replace(model, precision=replace(model.precision, kv=width))
 
 
 def loop_parameters(model: ModelArchitecture) -> Sequence[Parameter]:
@@ -149,26 +158,30 @@ def loop_parameters(model: ModelArchitecture) -> Sequence[Parameter]:
     return fit.LOOP if model.experts is None else fit.SPARSE
 
 
-def loop_problem(points: Sequence[EnginePoint]) -> Problem:
-    """Return TPOT of one accelerator and engine, with sweeps as groups."""
+def loop_problem(points: Sequence[EnginePoint], base: EngineFit | None = None) -> Problem:
+    """Return TPOT of one accelerator and engine, with sweeps as groups.
+
+    ``base``: the values whose factors are fitted; the catalogue's without.
+    """
     first = points[0]
     benches = loop_benches(points)
-    base = engine_fit(accelerator(first.accelerator), first.engine)
+    base = base or engine_fit(accelerator(first.accelerator), first.engine, first.version or ANY)
     free = loop_parameters(benches[0].deployment.model)
-    # Whole engines reach about 0.7 of the bandwidth of collectives alone (LLM-Inference-Bench).
-    return Problem(benches, base.replaced({"link": 0.7}), free)
+    return Problem(benches, base, free, relative=True)
 
 
 def loop_benches(points: Iterable[EnginePoint]) -> list[ClosedLoopBench]:
     """Return a bench per deployment."""
     benches = []
-    for rows in grouped(points, lambda point: (point.model, point.precision, point.parallelism)):
+    for rows in grouped(
+        points, lambda point: (point.model, point.precision, point.parallelism, point.kv)
+    ):
         first = rows[0]
-        model = served_model(first.model, first.precision, first.engine)
+        model = served_model(first.model, first.precision, first.engine, first.kv)
         loop = ClosedLoop(
             column(rows, lambda point: point.clients),
-            column(rows, lambda point: point.inputs),
-            column(rows, lambda point: point.outputs),
+            column(rows, lambda point: point.drawn * point.inputs),
+            column(rows, lambda point: point.drawn * point.outputs),
         )
         benches.append(
             ClosedLoopBench(

@@ -5,10 +5,9 @@ s_p)^2) by scipy's trust-region least squares. rho is soft-l1, so a stray row co
 and not by its square. Rows of one deployment share an error of the model: together they weigh at
 most as much as ``EFFECTIVE`` independent rows.
 
-Parameters are logarithms, each with a prior, at most eight per (accelerator, engine): end-to-end
-times cannot tell more apart. Priors are the efficiencies of kernels alone
-(docs/explanation/performance-model.md); ``Problem.informed`` narrows them to the fits of other
-accelerators, which improves predictions more than further parameters do.
+Parameters are logarithms, each with a prior, at most nine per (accelerator, engine): end-to-end
+times cannot tell more apart. Of closed loops they are factors on the catalogue's defaults, and the
+spreads of their priors are how far the fits of published series stray from these.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class Bench(Protocol):
         """Return the times with these efficiencies [s]."""
 
 
-MOST = 8
+MOST = 9
 """Free parameters of one set."""
 
 _LEAST_SPREAD = 0.05
@@ -86,43 +85,59 @@ class Parameter:
 
 MFU = Parameter(("mfu",), 0.6, 0.35, 0.1, 1.0)
 MBU = Parameter(("mbu",), 0.8, 0.1, 0.5, 1.0)
-# Above 1 if reading the cache hides behind the query heads' work, which the roofline adds.
-KV_MBU = Parameter(("kv_mbu",), 0.8, 0.2, 0.4, 1.5)
+KV_MBU = Parameter(("kv_mbu",), 0.8, 0.2, 0.4, 1.0)
 DECODE_ATTENTION = Parameter(("decode_attention_mfu",), 0.03, 0.7, 0.003, 0.3)
 STEP = Parameter(("step",), 1.2e-3, 0.5, 1e-4, 2e-2)
 SEQUENCE = Parameter(("sequence",), 2e-5, 0.8, 1e-6, 2e-4)
 LAYER = Parameter(("decode_layer",), 8e-6, 0.5, 1e-6, 1e-4)
-WAIT = Parameter(("all_reduce_wait",), 8e-6, 0.7, 5e-7, 1e-4)
-INTERFERENCE = Parameter(("interference",), 1.0, 0.3, 0.3, 3.0)
+WAIT = Parameter(("all_reduce_wait",), 4e-6, 0.7, 2e-7, 1e-4)
 
 BATCH = (MFU, MBU, KV_MBU, DECODE_ATTENTION, STEP, SEQUENCE, LAYER, WAIT)
 """Whole batches of many models on one engine: layers tell the gap per layer from that per step."""
 
-LOOP = (MFU, MBU, KV_MBU, DECODE_ATTENTION, STEP, SEQUENCE, WAIT, INTERFERENCE)
-"""Closed loops of one dense model: one depth, but prompts between the steps."""
+_WIDEST = 10.0
+"""A value that is this many times its default is no efficiency any more, but another deployment."""
+
+
+def _factor(spread: float, *names: str) -> Parameter:
+    """Return a factor on the values of those names, whose defaults stray by ``spread``."""
+    return Parameter(names, 1.0, spread, 1 / _WIDEST, _WIDEST)
+
+
+_HOST = (_factor(0.3, "step"), _factor(1.0, "sequence"), _factor(1.0, "all_reduce_wait"))
+"""What the spreads are taken from: fits to 16 closed-loop series, each beside its default."""
+
+LOOP = (
+    _factor(0.2, "mfu"),
+    _factor(0.1, "mbu"),
+    _factor(0.3, "kv_mbu"),
+    *_HOST,
+    _factor(0.3, "decode_layer"),
+    _factor(0.2, "interference"),
+)
+"""Closed loops of a dense model: factors on the defaults."""
 
 SPARSE = (
-    replace(MFU, names=("mfu", "expert_mfu", "prefill_attention_mfu"), value=0.5, low=0.05),
-    MBU,
-    Parameter(("expert_mbu",), 0.7, 0.5, 0.1, 1.2),
-    STEP,
-    SEQUENCE,
-    WAIT,
-    Parameter(("expert_layer",), 2e-5, 0.6, 1e-6, 3e-4),
-    Parameter(("expert_spread",), 0.9, 0.2, 0.4, 1.0),
+    _factor(0.35, "mfu", "expert_mfu"),
+    _factor(0.4, "expert_mbu"),
+    _factor(0.3, "kv_mbu"),
+    *_HOST,
+    _factor(0.7, "expert_layer"),
+    _factor(0.15, "expert_spread"),
+    _factor(0.2, "interference"),
 )
-"""Closed loops of a mixture of experts with grouped attention."""
+"""Closed loops of a mixture of experts."""
 
 LATENT = (
-    replace(MFU, names=("mfu", "expert_mfu", "latent_prefill_mfu"), value=0.5, low=0.05),
-    Parameter(("mbu", "expert_mbu"), 0.8, 0.15, 0.3, 1.2),
-    Parameter(("latent_mfu", "kv_mbu"), 0.6, 0.3, 0.05, 1.0),
-    STEP,
-    SEQUENCE,
-    replace(WAIT, names=("all_reduce_wait", "all_to_all_wait")),
-    Parameter(("expert_layer",), 2e-5, 0.6, 1e-6, 3e-4),
+    _factor(0.35, "mfu", "expert_mfu", "latent_prefill_mfu"),
+    _factor(0.3, "expert_mbu"),
+    _factor(0.3, "latent_mfu", "kv_mbu"),
+    *_HOST,
+    _factor(0.7, "expert_layer"),
+    _factor(0.15, "expert_spread"),
+    _factor(0.2, "interference"),
 )
-"""Closed loops of DeepSeek's architecture; users' traffic touches experts independently (g = 1)."""
+"""Closed loops of DeepSeek's architecture."""
 
 PREFILL = (
     replace(MFU, low=0.2),
@@ -134,10 +149,16 @@ PREFILL = (
 """Prompts alone: what launching, multiplying, attending and adding up over GPUs cost."""
 
 
-SIGMA = 0.05
+def bounded(name: str, value: float) -> float:
+    """Return a value of an ``EngineFit``; a share, or the exponent of routing, is at most 1."""
+    share = name.endswith(("mfu", "mbu")) or name == "expert_spread"
+    return min(1.0, value) if share else value
+
+
+SIGMA = 0.03
 """Scatter of a measured time around a model that is right: repeats differ by 1-5 % (log)."""
 
-EFFECTIVE = 3.0
+EFFECTIVE = 8.0
 """Independent rows that one deployment is worth at most."""
 
 _DIFFERENCE = 1e-4
@@ -148,6 +169,8 @@ _DIFFERENCE = 1e-4
 class Problem:
     """Benches of one (accelerator, engine), the efficiencies to start from, what may vary.
 
+    ``relative``: parameters are factors on the values of ``base``. A share of a peak is at most 1.
+
     Raises:
         MeasurementError: no bench, or more parameters than such measurements can tell apart.
     """
@@ -155,6 +178,7 @@ class Problem:
     benches: Sequence[Bench]
     base: EngineFit
     parameters: Sequence[Parameter]
+    relative: bool = False
 
     def __post_init__(self) -> None:
         if len(self.parameters) > MOST:
@@ -188,6 +212,12 @@ class Problem:
         informed = [p.informed([f[p.name] for f in fitted if p.name in f]) for p in self.parameters]
         return replace(self, parameters=tuple(informed))
 
+    def changed(self, fit: EngineFit) -> dict[str, float]:
+        """Return the values of ``fit`` that this problem may vary, by their full names."""
+        free = {name for parameter in self.parameters for name in parameter.names}
+        values = fit.values()
+        return {own: value for own, value in values.items() if own.rpartition(".")[2] in free}
+
     def with_values(self, logs: FloatArray) -> EngineFit:
         """Return the efficiencies with the parameters at exp(``logs``)."""
         values = {
@@ -195,6 +225,14 @@ class Problem:
             for parameter, value in zip(self.parameters, np.exp(logs), strict=True)
             for name in parameter.names
         }
+        if self.relative:
+            known = self.base.values()
+            bare = {own: own.rpartition(".")[2] for own in known}
+            values = {
+                own: bounded(name, known[own] * values[name])
+                for own, name in bare.items()
+                if name in values
+            }
         return self.base.replaced(values)
 
     def residuals(self, logs: FloatArray) -> FloatArray:
@@ -251,7 +289,6 @@ def fit_engine(
         np.clip(first, low + 1e-6, high - 1e-6),
         bounds=(low, high),
         loss="soft_l1",
-        f_scale=2.0,
         diff_step=_DIFFERENCE,
         xtol=1e-4,
         ftol=1e-5,

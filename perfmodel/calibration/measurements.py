@@ -121,8 +121,10 @@ _Row = dict[str, str]
 class EnginePoint:
     """One closed-loop run of an aggregated engine: ``clients`` always have a request each.
 
-    ``inputs`` and ``outputs`` are nominal [tokens]; ``ttft`` (queueing included) and ``tpot``
-    (interference of prompts included) are means [s]. ``version`` is empty if none is stated.
+    ``inputs`` and ``outputs`` are as stated [tokens]; ``drawn``: mean of the lengths that were
+    drawn over those. ``ttft`` (queueing included) and ``tpot`` (interference of prompts included)
+    are means [s]. ``version`` is empty if none is stated, ``kv`` (``bf16`` or ``fp8``, the type of
+    the cache) likewise.
     """
 
     accelerator: str
@@ -136,6 +138,8 @@ class EnginePoint:
     clients: float
     ttft: float
     tpot: float
+    drawn: float = 1.0
+    kv: str = ""
 
     @property
     def series(self) -> tuple[str, str, str, str]:
@@ -172,16 +176,6 @@ def load(root: Path) -> Loaded[EnginePoint]:
     return Loaded(uncapped, dict(dropped), dict(corrected))
 
 
-def _is_stray(row: _Row) -> bool:
-    """Return whether it is the stray repeat of TensorRT-LLM tp8 ep8 1024/8192 at 64 clients.
-
-    The run is in the file twice; 32.16 ms is out of its series.
-    """
-    key = (row["model_path"], row["backend"], row["isl"], row["osl"], row["concurrency"])
-    stray = ("deepseek-ai/DeepSeek-R1", "trtllm", "1024", "8192", "64.0")
-    return key == stray and float(row["silicon_tpot_ms"]) > 30  # noqa: PLR2004  # [ms]
-
-
 def _is_hybrid(row: _Row) -> bool:
     """Return whether experts are both sliced and spread, which is not modelled."""
     if row["backend_version"] == "gpt-oss-dev":
@@ -190,12 +184,29 @@ def _is_hybrid(row: _Row) -> bool:
     return tp == 4 and ep == 2  # noqa: PLR2004
 
 
+def _speculates(row: _Row) -> bool:
+    """Return whether the server drafted tokens (multi-token prediction), three of them or one.
+
+    Dates, image and parallelism are those of InferenceX's recipe ``dsr1-fp8-h200-trt-mtp``; a fit
+    without speculation lands above the memory bandwidth.
+    """
+    return row["model_path"] == "deepseek-ai/DeepSeek-R1" and row["backend"] == "trtllm"
+
+
 _RULES: Mapping[str, Callable[[_Row], bool]] = {
     "disaggregated: no worker counts, no speculative decoding": lambda row: row["mode"] != "agg",
     "no concurrency stated": lambda row: not row["concurrency"],
-    "stray value of a doubled key (DeepSeek-R1, 32.16 ms)": _is_stray,
     "experts both sliced and spread": _is_hybrid,
+    "servers that draft tokens, with an acceptance that is not stated": _speculates,
 }
+
+_DRAWN = 0.9
+"""Lengths of InferenceX are drawn evenly between 0.8 and 1.0 of the nominal ones."""
+
+_INFERENCEX = {
+    *("meta-llama/Llama-3.1-70B", "openai/gpt-oss-120b", "deepseek-ai/DeepSeek-R1"),
+}
+"""Models whose runs are those of InferenceX: three pairs of lengths, and its recipes' dates."""
 
 
 def _correct(row: _Row, corrected: Counter[str]) -> _Row:
@@ -248,7 +259,14 @@ def _parse(row: _Row) -> EnginePoint:
         clients=float(row["concurrency"]),
         ttft=float(row["silicon_ttft_ms"]) / 1e3,
         tpot=float(row["silicon_tpot_ms"]) / 1e3,
+        drawn=_DRAWN if row["model_path"] in _INFERENCEX else 1.0,
+        kv=_cache(row),
     )
+
+
+def _cache(row: _Row) -> str:
+    """Return the type of the cache that InferenceX's recipes of dense quantised models state."""
+    return "fp8" if "70B" in row["model_path"] and row["precision"] in ("fp8", "fp4") else ""
 
 
 def _identity(point: EnginePoint) -> tuple[object, ...]:
@@ -289,6 +307,7 @@ COLUMNS = {
     "input": "tokens in",
     "output": "tokens out",
     "clients": "requests at once, all the time",
+    "kv": "type of the cache, bf16 or fp8; the engine's default without",
     "ttft_ms": "mean time to first token; may be empty",
     "tpot_ms": "mean time per output token after the first",
 }
@@ -384,7 +403,15 @@ def _point(place: str, row: Mapping[str, str]) -> EnginePoint:
         clients=_number(place, row, "clients"),
         ttft=_number(place, row, "ttft_ms", math.nan) / 1e3,
         tpot=_number(place, row, "tpot_ms") / 1e3,
+        kv=_kv(place, row),
     )
+
+
+def _kv(place: str, row: Mapping[str, str]) -> str:
+    kv = row.get("kv", "")
+    if kv not in ("", "bf16", "fp8"):
+        raise MeasurementError(f"{place}: kv is {kv!r}; it must be bf16, fp8 or empty")
+    return kv
 
 
 def _number(place: str, row: Mapping[str, str], name: str, default: float | None = None) -> float:

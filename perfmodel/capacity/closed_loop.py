@@ -8,7 +8,7 @@ sequences: B / output prompts per token of a sequence.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -45,8 +45,9 @@ def collocated_tpot(
 ) -> FloatArray:
     """Return mean seconds per token after the first [s]: step(B, K) + kappa (B / o) prefill(l).
 
-    K = B (l + o / 2). The prefill is the island's occupancy, because copies work side by side.
-    Valid in the steady state of a closed loop with whole prompts first.
+    K = B (l + o / 2). The prefill is the island's occupancy, because copies work side by side; of a
+    model that knows it, that of prompts which share passes. Valid in the steady state of a closed
+    loop with whole prompts first.
 
     Source: docs/explanation/performance-model.md#mixed-islands.
 
@@ -58,8 +59,28 @@ def collocated_tpot(
     """
     batch = loop.batch(model)
     step = model.decode_step_time(batch, batch * loop.context)
-    between = batch / loop.output * model.prefill_occupancy(loop.length)
+    between = batch / loop.output * _occupancy(model, loop, batch)
     return np.asarray(step + interference * between)
+
+
+@runtime_checkable
+class Sharing(Protocol):
+    """A performance model whose prompts share passes."""
+
+    def prefill_together(self, length: FloatArray, due: FloatArray) -> FloatArray:
+        """Return island-seconds of one prompt [s]; see ``Roofline.prefill_together``.
+
+        ``length`` [tokens], ``due`` [sequences].
+
+        Source: docs/explanation/performance-model.md#mixed-islands.
+        """
+
+
+def _occupancy(model: PerformanceModel, loop: ClosedLoop, batch: FloatArray) -> FloatArray:
+    """Return island-seconds of a prompt [s], the B / o that are due in a step sharing passes."""
+    if not isinstance(model, Sharing):
+        return model.prefill_occupancy(loop.length)
+    return model.prefill_together(loop.length, batch / loop.output)
 
 
 class Chunked(Protocol):

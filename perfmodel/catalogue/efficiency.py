@@ -39,6 +39,7 @@ class Efficiency:
     kv_mbu: float
     quantise_bytes: float
     ramp_rows: float
+    start: float
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ class Overheads:
 
     step: float
     sequence: float
+    exposed: float
+    request: float
     decode_layer: float
     dispatch: float
     expert_layer: float
@@ -68,6 +71,7 @@ CLASSES = {
         "mbu": "mbu",
         "quantise_bytes": "quantise_bytes",
         "ramp_rows": "ramp_rows",
+        "start": "start",
     },
     "experts": {"mfu": "expert_mfu", "mbu": "expert_mbu"},
     "prefill_attention": {"mfu": "prefill_attention_mfu"},

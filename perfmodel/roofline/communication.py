@@ -6,6 +6,7 @@ Every function is vectorised over the bytes or tokens.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +21,9 @@ from ..model import FloatArray
 class Network:
     """The links of one island: ``local`` GPUs reach each other without leaving the domain.
 
-    What an engine adds to the kernels alone: ``wait`` at an all-reduce and ``dispatch_wait`` at
-    either way of an all-to-all [s], and the share ``link`` of the usable bandwidth.
+    What an engine adds to the kernels alone: ``wait`` at an all-reduce for each doubling of ranks
+    and ``dispatch_wait`` at either way of an all-to-all [s], and the share ``link`` of the usable
+    bandwidth.
     """
 
     accelerator: Accelerator
@@ -34,9 +36,9 @@ class Network:
         """Return seconds [s] to sum ``size`` [B] over GPUs: alpha + 2 (n - 1) / n size / beta.
 
         A ring: each GPU sends 2 (n - 1) / n of the message. alpha is the latency measured for that
-        many GPUs, beta the usable share of the link [B/s]. Beyond the domain the NIC is the link,
-        and each doubling of domains adds two network latencies. One GPU takes 0 s. Valid without
-        overlap with computation.
+        many GPUs and log2(n) waits, because the slowest of more ranks is later; beta the usable
+        share of the link [B/s]. Beyond the domain the NIC is the link, and each doubling of domains
+        adds two network latencies. One GPU takes 0 s. Valid without overlap with computation.
 
         Source: docs/explanation/performance-model.md#times-the-roofline; measurements in
         ``data/links.yaml`` (aiconfigurator @ 095f58a).
@@ -55,7 +57,7 @@ class Network:
         # The latency at the smallest measured size that covers the GPUs, else at the last.
         sizes, inside = sorted(row["latency"]), min(gpus, self.local)
         covering = next((size for size in sizes if size >= inside), sizes[-1])
-        latency = self.wait + row["latency"][covering]
+        latency = self.wait * math.log2(gpus) + row["latency"][covering]
         if gpus <= self.local:
             return _line(
                 latency, volume, self.link * row["share"] * self.accelerator.local_bandwidth

@@ -3,11 +3,17 @@
 Few tokens touch few experts, so the weights to read grow with the batch: with T tokens that each
 choose k of E experts evenly, an expert is touched with probability 1 - (1 - k/E)^T. Equal prompts
 choose alike: T^g in place of T, with g below 1.
+
+With the experts spread over GPUs the busiest GPU sets the pace. Even routing that is evened out
+over many tokens is not even over few: pairs of token and expert fall on n GPUs like balls into
+bins, and the fullest bin has more than the mean.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
+from statistics import NormalDist
 
 import numpy as np
 
@@ -44,9 +50,12 @@ class SparseBlock:
     def routed(self, tokens: FloatArray) -> FloatArray:
         """Return seconds [s] of the routed experts: max(compute, memory) + sorting.
 
-        Of T tokens on all copies the busiest GPU computes T k / ep times the imbalance, and reads a
-        share min(1, imbalance (1 - (1 - k/E)^(T^g))) of its experts. Sorting takes a fixed time per
-        pair of token and expert. Valid for experts that are drawn evenly (g = 1) or alike (g < 1).
+        Of T tokens on all copies the busiest GPU computes ``busiest(T k / ep)`` times the measured
+        skew of the experts' popularity, and reads the experts that its tokens touch: of the m =
+        E / ep that it holds, m p + z sqrt(m p (1 - p)) with p = 1 - (1 - k/E)^(T^g), and no more
+        than all. A row moves its input, its inner activations of the GPU's slice and its result;
+        what quantising moves is charged where a product reads. Sorting takes a fixed time per pair
+        of token and expert. Valid for experts that are drawn evenly (g = 1) or alike (g < 1).
 
         Source: docs/explanation/performance-model.md#times-the-roofline.
 
@@ -57,10 +66,14 @@ class SparseBlock:
         together = tokens * (self.parallelism.dp if spread else 1)
         kernels, experts = self.kernels, self.experts
         spent, model = kernels.fit.overheads, kernels.model
-        share, worst = (1 / self.parallelism.ep, spent.expert_imbalance) if spread else (1.0, 1.0)
-        rows = together * experts.per_token * share * worst
-        touched = np.minimum(1.0, worst * self._touched(together))
-        sorting = spent.expert_pair * together * experts.per_token
+        held = experts_per_gpu(experts, self.parallelism)
+        rows, touched = together * experts.per_token, self._touched(together)
+        sorting = spent.expert_pair * rows
+        if spread:
+            ranks = self.parallelism.ep
+            rows = spent.expert_imbalance * busiest(rows / ranks, ranks)
+            uneven = _most_of(ranks) * np.sqrt(touched * (1 - touched) / (experts.routed / ranks))
+            touched = np.minimum(1.0, touched + uneven)
 
         dtype = model.precision.expert_compute
         efficiency = kernels.efficiency(dtype)
@@ -69,12 +82,12 @@ class SparseBlock:
         rate = efficiency.expert_mfu * kernels.accelerator.peak(dtype)
         compute = rows * (2 * parameters / slices / rate)
 
-        held = experts_per_gpu(experts, self.parallelism)
         weights = held * parameters * model.precision.expert
-        moved = 2 * (experts.latent or model.hidden) + (experts.ups + 1) * experts.intermediate
-        read = max(kernels.activation(dtype), BF16_BYTES)
+        outer, operand = experts.latent or model.hidden, kernels.activation(dtype)
+        inner = experts.intermediate / slices
+        moved = outer * (operand + BF16_BYTES) + inner * (experts.ups * BF16_BYTES + operand)
         bandwidth = efficiency.expert_mbu * kernels.accelerator.bandwidth
-        memory = (touched * weights + rows * moved * read) / bandwidth
+        memory = (touched * weights + rows * moved) / bandwidth
         return np.maximum(compute, memory) + sorting
 
     def _touched(self, tokens: FloatArray) -> FloatArray:
@@ -89,8 +102,9 @@ class SparseBlock:
         One copy: every rank holds the tokens already, and an all-reduce adds the results up.
         Several copies: each rank dispatches its part of the tokens (FP8 if the experts multiply in
         FP8) and gets BF16 results back. With tp > 1 the ranks of a copy then gather, which is half
-        of an all-reduce: each rank sends (n - 1) / n of the message once. ``mode`` is that of
-        ``Network.all_to_all``.
+        of an all-reduce: each rank sends (n - 1) / n of the message once. Inside a domain engines
+        gather the tokens of all copies and scatter the results, which moves what an all-reduce of
+        them moves; the faster of both counts. ``mode`` is that of ``Network.all_to_all``.
 
         Source: docs/explanation/performance-model.md#times-the-roofline.
         """
@@ -104,8 +118,36 @@ class SparseBlock:
         ep, local = self.parallelism.ep, self.network.local
         inside, outside = expert_copies(ep, local, self.experts.per_token, limited, mode)
         sent = tokens * hidden / tp
+        if ep <= local:  # engines gather all tokens and scatter results where that is faster
+            gathered = self.network.all_reduce(size * self.parallelism.dp, ep)
         way = [
             self.network.all_to_all(sent * inside * width, sent * outside * width, mode)
             for width in (max(ACTIVATION_BYTES[operand], 1.0), BF16_BYTES)
         ]
-        return way[0] + way[1] + self.network.all_reduce(size / 2, tp)
+        exchanged = way[0] + way[1] + self.network.all_reduce(size / 2, tp)
+        return exchanged if ep > local else np.minimum(exchanged, gathered)
+
+
+def busiest(mean: FloatArray, ranks: int) -> FloatArray:
+    """Return the balls [tokens] in the fullest of ``ranks`` bins with ``mean`` each, evenly thrown.
+
+    mean + z sqrt(mean) + (z^2 - 1) / 6, z the expected largest of that many standard normals: the
+    Cornish-Fisher expansion of a Poisson variable. With eight bins 2.7, 1.8 and 1.26 times a mean
+    of 1, 4 and 32 balls. No more than all balls.
+
+    Source: docs/explanation/performance-model.md#times-the-roofline; Blom, Statistical Estimates
+    and Transformed Beta-Variables (1958), for z.
+
+    Args:
+        mean: Balls per bin [tokens], any shape.
+        ranks: Bins [GPUs].
+    """
+    z = _most_of(ranks)
+    fullest = mean + z * np.sqrt(mean) + max(0.0, z * z - 1) / 6
+    return np.asarray(np.minimum(ranks * mean, fullest))
+
+
+@cache
+def _most_of(count: int) -> float:
+    """Return the expected largest of ``count`` standard normals (Blom's approximation)."""
+    return NormalDist().inv_cdf((count - 0.375) / (count + 0.25))

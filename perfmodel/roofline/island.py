@@ -22,7 +22,7 @@ from . import memory
 from .communication import Network
 from .parallelism import Parallelism
 from .settings import EngineSettings, Prompt
-from .stage import IslandLimits, Stage
+from .stage import IslandLimits, Stage, beside_host
 
 
 class Roofline(IslandLimits):
@@ -100,8 +100,9 @@ class Roofline(IslandLimits):
         return self._kv_tokens_per_copy * self.parallelism.dp
 
     def prefill_time(self, length: FloatArray) -> FloatArray:
-        """Return seconds [s] to the first token: passes (blocks + hand-overs + host) + output head.
+        """Return seconds [s] to the first token: passes (blocks + hand-overs) + head, or host.
 
+        The fixed time of a request outside the GPUs comes on top, and is no part of the occupancy.
         A prompt beyond the chunk runs in length / chunk passes, and each reads the weights again.
         Valid without a queue, with one prompt on every copy.
 
@@ -113,8 +114,9 @@ class Roofline(IslandLimits):
         prompt = Prompt.of(length, self.settings)
         blocks = self.layers.prefill_pass(prompt)
         head = self.layers.head(np.ones_like(prompt.tokens))
-        host = self._overheads.step
-        return prompt.passes * (blocks + self.handovers(prompt.tokens) + host) + head
+        spent, passes = self._overheads, prompt.passes
+        work = passes * (blocks + self.handovers(prompt.tokens)) + head
+        return beside_host(work, passes * spent.step, spent.exposed) + spent.request
 
     def prefill_occupancy(self, length: FloatArray) -> FloatArray:
         """Return island-seconds [s] of a prompt of ``length`` [tokens]: time fullest / (pp dp).
@@ -124,11 +126,45 @@ class Roofline(IslandLimits):
 
         Source: docs/explanation/performance-model.md#times-the-roofline.
         """
+        return (self.prefill_time(length) - self._overheads.request) * self._share_of_prompt
+
+    def prefill_together(self, length: FloatArray, due: FloatArray) -> FloatArray:
+        """Return island-seconds [s] of one of the prompts that are due in a step and share passes.
+
+        A pass takes up to a chunk of tokens, whoever's they are, so short prompts share the
+        reading of the weights and the launching of kernels; each attends to itself alone. Of x
+        Poisson arrivals on a copy x / (1 - exp(-x)) come together if any do. No more than
+        ``prefill_occupancy``, which it is for due -> 0.
+
+        Source: docs/explanation/performance-model.md#mixed-islands.
+
+        Args:
+            length: Input length of each prompt [tokens].
+            due: Prompts that arrive on the island during a step, on average [sequences], above 0.
+        """
+        alone = Prompt.of(length, self.settings)
+        prompts = due / self.parallelism.dp / -np.expm1(-due / self.parallelism.dp)
+        fit = np.maximum(1.0, self.settings.chunk / alone.tokens)
+        shared = np.maximum(1.0, np.minimum(prompts, fit))
+        # The stage divides a prompt's positions by its passes: shared prompts have 1 / shared each.
+        together = Prompt(alone.length, shared * alone.tokens, alone.passes / shared)
+        blocks = self.layers.prefill_pass(together)
+        spent, passes = self._overheads, together.passes
+        head = self.layers.head(shared) / shared
+        work = passes * (blocks + self.handovers(together.tokens)) + head
+        seconds = beside_host(work, passes * spent.step, spent.exposed)
+        return np.asarray(seconds * self._share_of_prompt)
+
+    @property
+    def _share_of_prompt(self) -> FloatArray | float:
+        """Return island-seconds of a prompt over its own seconds [1]: fullest / (pp dp)."""
         fullest = self._uneven(np.array(float(self.parallelism.pp))) / self.parallelism.pp
-        return self.prefill_time(length) * (fullest / self.parallelism.dp)
+        return fullest / self.parallelism.dp
 
     def decode_step_time(self, sequences: FloatArray, kv_tokens: FloatArray) -> FloatArray:
-        """Return seconds per token [s]: blocks + output head + hand-overs + host work.
+        """Return seconds per token [s]: blocks + output head + hand-overs, or the host's work.
+
+        The host prepares the next step while the GPUs compute, see ``beside_host``.
 
         A pipeline of pp stages keeps pp micro-batches of 1 / pp of the batch in flight, and a token
         passes all stages. A copy has at least one sequence. Monotone in both arguments, convex in
@@ -184,10 +220,11 @@ class Roofline(IslandLimits):
         return np.asarray(step * self.settings.per_token)
 
     def _step(self, blocks: FloatArray, rows: FloatArray, running: FloatArray) -> FloatArray:
-        """Return layers, output head, hand-overs and host work of one step [s]."""
+        """Return the GPUs' work (layers, output head, hand-overs) beside the host's [s]."""
         spent = self._overheads
         host = spent.step + spent.sequence * running
-        return blocks + self.layers.head(rows) + self.handovers(rows) + host
+        gpu = blocks + self.layers.head(rows) + self.handovers(rows)
+        return beside_host(gpu, host, spent.exposed)
 
     def _uneven(self, running: FloatArray) -> FloatArray | float:
         """Return the factor [1] of unequal stages: the fullest has ceil(L / pp) layers.

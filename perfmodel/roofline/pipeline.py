@@ -32,7 +32,7 @@ from .communication import Network
 from .memory import LayerCounts, consecutive
 from .parallelism import Parallelism
 from .settings import EngineSettings, Prompt
-from .stage import IslandLimits, Stage
+from .stage import IslandLimits, Stage, beside_host
 
 
 @dataclass(frozen=True)
@@ -556,33 +556,35 @@ class Pipeline(IslandLimits):
         return min(stage.kv_tokens for stage in self._stages)
 
     def prefill_time(self, length: FloatArray) -> FloatArray:
-        """Return seconds [s] to the first token of ``length`` [tokens]: sum_i t_i + host.
+        """Return seconds [s] to the first token of ``length`` [tokens]: sum_i t_i, or host.
 
         All passes run through all stages. Valid without a queue.
 
         Source: docs/explanation/performance-model.md#pipelines-over-several-pools.
         """
         prompt = Prompt.of(length, self.settings)
-        total = prompt.passes * self._overheads.step
+        total = np.zeros_like(prompt.tokens)
         for stage, count in self._stages.items():
             total = total + count * stage.prefill(prompt)
-        return np.asarray(total)
+        spent, passes = self._overheads, prompt.passes
+        return beside_host(total, passes * spent.step, spent.exposed) + spent.request
 
     def prefill_occupancy(self, length: FloatArray) -> FloatArray:
         """Return seconds [s] that a prompt of ``length`` [tokens] keeps the slowest stage busy.
 
-        max_i t_i + host / P: the other stages overlap with it, and host work per pass is spread
+        max_i t_i, or host / P: the other stages overlap with it, and host work per pass is spread
         over the P stages, as in ``Roofline``. Valid under full load.
 
         Source: docs/explanation/performance-model.md#pipelines-over-several-pools.
         """
         prompt = Prompt.of(length, self.settings)
         slowest = np.max([stage.prefill(prompt) for stage in self._stages], axis=0)
-        host = self._overheads.step / self.parallelism.pp
-        return np.asarray(slowest + prompt.passes * host)
+        spent = self._overheads
+        host = prompt.passes * spent.step / self.parallelism.pp
+        return beside_host(slowest, host, spent.exposed)
 
     def decode_step_time(self, sequences: FloatArray, kv_tokens: FloatArray) -> FloatArray:
-        """Return seconds per token [s]: max(min(B, P) max_i t_i, sum_i t_i) + host.
+        """Return seconds per token [s]: max(min(B, P) max_i t_i, sum_i t_i), or host.
 
         Each of P stages sees B / P sequences with K / P tokens at a time; of fewer than P sequences
         each is a micro-batch of its own. Host work is that of ``Roofline``. Each t_i is
@@ -607,5 +609,5 @@ class Pipeline(IslandLimits):
             total = total + count * seconds
         spent = self._overheads
         host = spent.step + spent.sequence * running
-        step = np.maximum(np.minimum(running, stages) * slowest, total) + host
-        return np.asarray(step * self.settings.per_token)
+        gpu = np.maximum(np.minimum(running, stages) * slowest, total)
+        return beside_host(gpu, host, spent.exposed) * self.settings.per_token

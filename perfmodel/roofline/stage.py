@@ -19,7 +19,7 @@ from ..catalogue.shape import ModelArchitecture
 from ..model import FloatArray
 from .communication import Network
 from .experts import SparseBlock
-from .memory import LayerCounts
+from .memory import LayerCounts, kv_elements_per_gpu
 from .operators import Kernels, Operator, Operators, attention, dense_ffn, indexer, output_head
 from .parallelism import Parallelism
 from .settings import EngineSettings, LatentForm, Prompt
@@ -54,6 +54,7 @@ class Stage:
             near = self._pairs(prompt, reach)
             far = self._pairs(prompt, None) if self._indexed(kind) else near
             block = self._mixer("prefill", kind, tokens, near, far)
+            block = block + self._again(prompt, kind, reach)
             total = total + layers * np.maximum(block, launch)
         for kind, layers in self._feeding:
             block = self._feed_forward(kind, tokens, "normal")
@@ -64,6 +65,23 @@ class Stage:
         """Return pairs of a token and a position that it attends to, in one pass of a prompt."""
         known = _attended(prompt.cached, reach)
         return (_attended(prompt.length, reach) - known) / prompt.passes
+
+    def _again(self, prompt: Prompt, kind: int, reach: int | None) -> FloatArray | float:
+        """Return seconds [s] of a layer for what is in the cache before a pass.
+
+        Each pass reads the keys and values of the earlier ones and of the prefix that was hit, or
+        makes them again from the latent vectors if attention runs expanded.
+        """
+        if not np.any(prompt.cached) and np.all(prompt.passes <= 1):
+            return 0.0
+        before = prompt.cached + prompt.tokens * np.maximum(0.0, prompt.passes - 1) / 2
+        before = before if reach is None else np.minimum(before, reach)
+        made = [o for o in self.operators["prefill", kind].each if o.name == "kv up"]
+        if made:
+            return made[0].flops_token * before / made[0].rate
+        read = self._kernels.fit.bf16.kv_mbu * self.network.accelerator.bandwidth
+        elements = kv_elements_per_gpu(self.model.mixers[kind], self.parallelism.tp)
+        return before * elements * self.model.precision.kv / read
 
     def decode_pass(self, sequences: FloatArray, context: FloatArray) -> FloatArray:
         """Return seconds [s] of all layers in one step.
@@ -328,3 +346,19 @@ def _attended(length: FloatArray | float, window: int | None) -> FloatArray:
         return np.asarray(length * (length + 1) / 2)
     short = np.minimum(length, window)
     return np.asarray(short * (short + 1) / 2 + (length - short) * window)
+
+
+def beside_host(gpu: FloatArray, host: FloatArray | float, exposed: float) -> FloatArray:
+    """Return seconds [s] of a step: max(GPU, (1 - exposed) host) + exposed host.
+
+    Engines schedule, sample and write outputs of one step while the GPUs compute the next; a
+    share ``exposed`` of that work [1] has to wait for the GPUs, or they for it.
+
+    Source: docs/explanation/performance-model.md#times-the-roofline.
+
+    Args:
+        gpu: Work of the GPUs [s], any shape.
+        host: Work of the host [s].
+        exposed: Share that does not overlap [1].
+    """
+    return np.asarray(np.maximum(gpu, (1 - exposed) * host) + exposed * host)

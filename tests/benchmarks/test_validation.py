@@ -325,7 +325,6 @@ MEASURED = {
     ("H100", "Llama-3.1-70B", Parallelism(tp=4), "vllm"): (11.8, 12.1, 13.2, 16.5, 19.5),
     ("H100", "Llama-3.1-70B", Parallelism(tp=8), "vllm"): (9.1, 9.4, 11.4, 12.6, 15.5),
     ("H200", "DeepSeek-R1", Parallelism(tp=8), "sglang"): (10.3, 12.5, 16.6, 23.3, 33.0),
-    ("H200", "DeepSeek-R1", Parallelism(tp=8, ep=8), "tensorrt-llm"): (8.6, 11.4, 14.2, 19.3, 23.4),
 }
 
 

@@ -44,6 +44,8 @@ def run(path: str, columns: Mapping[str, str], target: str | None, form: str) ->
                 f"{factor.model}, {factor.phase}: times x {factor.factor:.3f}, 90 % interval "
                 f"{low:+.0%} to {high:+.0%} ({factor.rows} runs in {factor.groups} groups)"
             )
+        if not any(factor.phase == "prefill" for factor in calibration.corrections):
+            out.print("prefill: these runs do not tell its scatter; the assumed interval stays")
     if len(points) < FEW:
         click.echo(
             f"{len(points)} runs are few: values stay close to those of other engines, "

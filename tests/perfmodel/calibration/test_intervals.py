@@ -108,10 +108,10 @@ ROWS = 3
 """Rows of each deployment that are asked; a series has a few deployments."""
 
 
-def covered(bench: ClosedLoopBench, form: float) -> Iterator[bool]:
+def covered(bench: ClosedLoopBench, engine: str, form: float) -> Iterator[bool]:
     """Whether the intervals of a few rows hold what was measured, with another form."""
     card = bench.deployment.accelerator
-    fit = engine_fit(card)
+    fit = engine_fit(card, engine)
     predicted = bench.predict(fit)
     model = bench.deployment.roofline(fit)
     loops = np.broadcast_arrays(bench.loop.clients, bench.loop.length, bench.loop.output)
@@ -129,15 +129,20 @@ def covered(bench: ClosedLoopBench, form: float) -> Iterator[bool]:
         yield bool(off <= np.sqrt(own + np.log1p(form) ** 2))
 
 
-def coverage(benches: list[ClosedLoopBench], form: float) -> float:
-    return float(np.mean([hit for bench in benches for hit in covered(bench, form)]))
+def coverage(benches: list[ClosedLoopBench], engine: str, form: float) -> float:
+    return float(np.mean([hit for bench in benches for hit in covered(bench, engine, form)]))
 
 
 def test_intervals_cover_nine_in_ten_of_the_measured_loops() -> None:
-    """Every series counts alike. With a form of 10 % they would cover less than 85 %."""
+    """Every series counts alike, its own rows in the fit: more than the 90 % of series left out.
+
+    benchmarks/accuracy/defaults.py judges these. With a form of 1 % less would be covered.
+    """
     if not DATA.exists():
         pytest.skip("no measurements at ../shared/data")
-    benches = [loop_benches(points) for points in series(DATA).values()]
-    assert len(benches) == 17
-    assert 0.85 <= np.mean([coverage(b, form_uncertainty()) for b in benches]) <= 0.95
-    assert np.mean([coverage(b, 0.1) for b in benches]) < 0.85
+    benches = [(loop_benches(points), key[1]) for key, points in series(DATA).items()]
+    assert len(benches) == 16
+    covers = {form: np.mean([coverage(*b, form) for b in benches]) for form in (0.01, 0.3)}
+    assert form_uncertainty() == 0.3
+    assert covers[0.01] < covers[0.3]
+    assert 0.88 <= covers[0.3] <= 0.97

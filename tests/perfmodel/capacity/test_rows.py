@@ -18,6 +18,7 @@ from archipelago.perfmodel.capacity.rows import (
 )
 from archipelago.perfmodel.catalogue.architectures import architecture
 from archipelago.perfmodel.errors import OutOfRange, UnknownName
+from archipelago.perfmodel.roofline.island import Roofline
 from archipelago.perfmodel.roofline.stage import kv_transfer_bytes
 from archipelago.perfmodel.workload.lengths import Range, from_samples, log_normal
 from archipelago.perfmodel.workload.ranges import equal_probability
@@ -126,21 +127,25 @@ def test_the_bound_is_tight_at_the_operating_point(case: tuple[str, str]) -> Non
         context = min(1200.0, model.kv_capacity() / cap)
         step = affine_majorant(model, cap, context)
         at = np.array(float(cap)), np.array(cap * context)
-        # A full cache may make another stage of a pipeline the slowest: a kink below the chord.
-        slack = 1.10 if case[0] == "pipeline" else 1.01
+        # A kink below the chord: a full cache may make another stage of a pipeline the slowest, and
+        # below some batch the host sets the pace and not the GPUs.
+        slack = 1.10 if case[0] in ("pipeline", "roofline") else 1.01
         assert float(step.seconds(*at)) <= slack * float(model.decode_step_time(*at))
 
 
 def test_a_concave_step_is_bounded_by_its_tangent_and_a_convex_one_by_its_chord() -> None:
     model = island("roofline", "deepseek/H200/ep8")
-    sparse = affine_majorant(model, 100, 1000)  # 100 tokens leave 4 % of the experts untouched
+    # Balls into bins: 100 tokens leave experts untouched, and even out further with more.
+    sparse = affine_majorant(model, 100, 1000)
     steps = model.decode_step_time(np.array([1.0, 98.0, 100.0]), np.array(0.0))
     assert sparse.beta == pytest.approx(float(steps[2] - steps[1]) / 2, rel=0.05)
     assert sparse.beta < float(steps[2] - steps[0]) / 99 / 2
-    dense = affine_majorant(island("roofline", "llama-8b/H100"), 2000, 100)
-    ends = island("roofline", "llama-8b/H100").decode_step_time(
-        np.array([1.0, 2000.0]), np.array(0.0)
-    )
+    # Without the host, which sets the pace of many sequences with little cache.
+    model = island("roofline", "llama-8b/H100")
+    assert isinstance(model, Roofline)
+    model = model.refitted(model.accelerator, {"step": 0.0, "sequence": 0.0})
+    dense = affine_majorant(model, 2000, 100)
+    ends = model.decode_step_time(np.array([1.0, 2000.0]), np.array(0.0))
     assert dense.beta == pytest.approx(float(ends[1] - ends[0]) / 1999, rel=0.02)
 
 

@@ -34,13 +34,13 @@ def test_every_source_that_a_table_names_is_explained(table: str) -> None:
 
 def test_efficiencies_fall_back_field_by_field() -> None:
     h200 = accelerator("H200")
-    stated = efficiency(h200, "fp8", "tensorrt-llm")
-    assert stated.expert_mbu == 0.88  # (hopper, fp8, tensorrt-llm)
+    stated = efficiency(h200, "fp8", "vllm")
+    assert stated.kv_mbu == 0.60  # (any, fp8, vllm)
     assert stated.latent_mfu == 0.61  # (hopper, fp8, any)
-    assert stated.kv_mbu == 0.90  # (any, fp8, any)
+    assert stated.decode_attention_mfu == 0.10  # (any, fp8, any)
     assert efficiency(h200, "fp8", "an engine of tomorrow") == efficiency(h200, "fp8")
-    assert overheads("tensorrt-llm").step < overheads().step
-    assert overheads("tensorrt-llm").dispatch == overheads().dispatch
+    assert overheads("sglang").interference < overheads().interference
+    assert overheads("sglang").dispatch == overheads().dispatch
     with pytest.raises(UnknownName, match="int4"):
         efficiency(h200, "int4")
 

@@ -43,11 +43,12 @@ def test_one_decode_step_by_hand() -> None:
         + 4_000_000
         + 6_000  # output head 1000 x 2000
     )
-    # 4 operations per query element and position; cache 1000 x 1000 x 2 B, q, result, k and v
-    heads = 4 * 1000 * 1000 / (0.10 * 1e12) + 2_006_000 / 0.90e11
-    fixed = 1.4e-3 + 18e-6 + 8e-6  # step, one sequence, one layer
+    # The cache (1000 x 1000 x 2 B, q, result, k and v) is read while the heads work on it.
+    heads = max(4 * 1000 * 1000 / (0.10 * 1e12), 2_006_000 / 0.78e11)
+    gpus = bytes_moved / READ + heads + 5 * 4e-6 + 8.6e-6  # kernels that start, one layer
+    host = 1.35e-3 + 37e-6  # a step and one sequence, of which a fifth waits for the GPUs
     step = tiny().decode_step_time(np.array(1.0), np.array(1000.0))
-    assert float(step) == pytest.approx(bytes_moved / READ + heads + fixed, rel=1e-12)
+    assert float(step) == pytest.approx(max(gpus, 0.8 * host) + 0.2 * host, rel=1e-12)
 
 
 def test_one_prefill_by_hand() -> None:
@@ -56,7 +57,7 @@ def test_one_prefill_by_hand() -> None:
     attention = 4 * 1000 * (1000 * 1001 / 2) / 0.45e12  # causal: 1 + 2 + ... + 1000 positions
     norms = 2 * 8_000 * 1000 / READ
     head = 4_006_000 / READ  # of the last token only
-    expected = products + attention + norms + head + 1.4e-3
+    expected = products + attention + norms + head + 5 * 4e-6 + 0.2 * 1.35e-3
     assert float(tiny().prefill_time(np.array(1000.0))) == pytest.approx(expected, rel=1e-12)
 
 
@@ -64,8 +65,10 @@ def test_a_prompt_of_two_chunks_reads_the_weights_twice() -> None:
     one = Roofline(CARD, TINY, Parallelism(), settings=EngineSettings(chunk=1000))
     whole = Roofline(CARD, TINY, Parallelism(), settings=EngineSettings(chunk=2000))
     extra = one.prefill_time(np.array(2000.0)) - whole.prefill_time(np.array(2000.0))
-    # All products are bound by compute either way, so only the fixed cost of a pass comes again.
-    assert float(extra) == pytest.approx(1.4e-3, rel=1e-9)
+    # All products are bound by compute either way, so what comes again is the host's exposed work,
+    # the start of four kernels, and the cache of the first chunk for the second: 1000 x 1000 x 2 B.
+    again = 2_000_000 / 0.78e11
+    assert float(extra) == pytest.approx(0.2 * 1.35e-3 + 4 * 4e-6 + again, rel=1e-9)
 
 
 def test_cached_prefixes_save_their_products_but_not_the_attention_to_them() -> None:
@@ -73,7 +76,8 @@ def test_cached_prefixes_save_their_products_but_not_the_attention_to_them() -> 
     # The new half attends to all 500,500 positions but the 125,250 of the cached half.
     products = 2 * 500 * 12_000_000 / 0.7e12
     attention = 4 * 1000 * (500_500 - 125_250) / 0.45e12
-    expected = products + attention + 2 * 8_000 * 500 / READ + 4_006_000 / READ + 1.4e-3
+    rest = 2 * 8_000 * 500 / READ + 4_006_000 / READ + 5 * 4e-6 + 0.2 * 1.35e-3
+    expected = products + attention + rest + 1_000_000 / 0.78e11  # the cached half is read
     assert float(half.prefill_time(np.array(1000.0))) == pytest.approx(expected, rel=1e-12)
 
 
@@ -88,8 +92,8 @@ def test_the_share_of_experts_read_grows_with_the_batch() -> None:
     block = model.layers.sparse
     assert block is not None
     touched = block._touched(np.array([1.0, 32.0, 1024.0]))
-    # T tokens touch a share 1 - (1 - 8 of 256)^T of the experts
-    assert touched == pytest.approx([8 / 256, 1 - (248 / 256) ** 32, 1.0], rel=1e-9)
+    # T tokens touch a share 1 - (1 - 8 of 256)^(T^0.88) of the experts
+    assert touched == pytest.approx([8 / 256, 1 - (248 / 256) ** (32**0.88), 1.0], rel=1e-5)
 
 
 def test_expert_weights_are_read_at_the_measured_bandwidth() -> None:
@@ -99,10 +103,7 @@ def test_expert_weights_are_read_at_the_measured_bandwidth() -> None:
     for gpus, measured in ((64, 0.087e-3), (16, 0.278e-3)):
         island = Roofline(accelerator("H100"), model, Parallelism(dp=gpus, ep=gpus), 8)
         assert island.layers.sparse is not None
-        seconds = (
-            island.layers.sparse.routed(np.array(8.0))
-            + island.settings.on(island.accelerator).overheads.expert_layer
-        )
+        seconds = island.layers.sparse.routed(np.array(8.0)) + 20e-6  # of the kernel alone
         assert float(seconds) == pytest.approx(measured, rel=0.10)
 
 
@@ -117,7 +118,8 @@ def test_latent_decode_attention_runs_at_the_measured_rate() -> None:
 def test_the_all_to_all_agrees_with_deepep() -> None:
     # 128 tokens per GPU, 8 of 256 experts, FP8 out and BF16 back, measured on 1, 4 and 8 nodes of
     # H100 with 400 Gb/s per GPU (the H200 has the same links): 40 + 72, 143 + 263 and 167 + 305 us.
-    for gpus, measured in ((8, 112e-6), (32, 406e-6), (64, 472e-6)):
+    # Inside a node engines take the faster of this and gathering all tokens.
+    for gpus, measured in ((32, 406e-6), (64, 472e-6)):
         island = Roofline(
             accelerator("H200"), architecture("DeepSeek-V3"), Parallelism(dp=gpus, ep=gpus), 8
         )

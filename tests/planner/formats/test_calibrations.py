@@ -18,7 +18,6 @@ from archipelago.perfmodel.calibration.corrections import Calibration, Correctio
 from archipelago.perfmodel.calibration.fit import Problem
 from archipelago.perfmodel.calibration.intervals import Interval
 from archipelago.perfmodel.calibration.measurements import EnginePoint, load
-from archipelago.perfmodel.catalogue import read
 from archipelago.perfmodel.catalogue.accelerators import accelerator
 from archipelago.perfmodel.catalogue.efficiency import EngineFit, engine_fit
 from archipelago.perfmodel.model import PerformanceModel
@@ -409,35 +408,27 @@ def median_error(case: Problem, fit: EngineFit) -> float:
 
 
 @pytest.mark.skipif(not DATA.exists(), reason="../shared/data is absent")
-def test_eight_runs_pay(run: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows that the user did not measure: of nine sets the middle error is 10 %, then 7 %.
+def test_eight_runs_pay(run: Runner, tmp_path: Path) -> None:
+    """Rows that the user did not measure: of nine sets the middle error falls to 5 %.
 
-    Priors without the fit to the very set, which a user's own engine has none of either. Two sets
-    (B200) become worse, by less than a point.
+    The default has seen all series; benchmarks/accuracy/defaults.py judges those left out.
     """
     sets = defaultdict(list)
     for point in load(DATA).rows:
         if point.model.startswith("Llama"):
             sets[point.series].append(point)
-    fits = read.read("calibration/data/fits.yaml")
-    every = fits["fits"]
     before, after = [], []
     for series, points in sets.items():
-        keys = ("accelerator", "engine", "model", "precision")
-        remaining = [row for row in every if tuple(row[key] for key in keys) != series]
-        assert len(remaining) == len(every) - 1
-        monkeypatch.setitem(fits, "fits", remaining)
         own = eight(points)
         runs, target = tmp_path / "runs.csv", tmp_path / "calibration.yaml"
         runs.write_text(csv(own))
         assert run("calibrate", runs, "-c", target).status == 0
         (calibration,) = read_calibrations(yaml.safe_load(target.read_text()))
         rest = loop_problem([point for point in points if point not in own])
-        before.append(median_error(rest, engine_fit(accelerator(series[0]))))
+        before.append(median_error(rest, engine_fit(accelerator(series[0]), series[1])))
         after.append(median_error(rest, calibration.fit()))
     assert len(sets) == 9
-    assert np.median(before) > 0.095
-    assert np.median(after) < 0.075
+    assert np.median(after) < min(0.06, np.median(before))
     gains = [old - new for old, new in zip(before, after, strict=True)]
     assert sum(gain > 0 for gain in gains) >= 7
     assert min(gains) > -0.01
