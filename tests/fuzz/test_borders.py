@@ -41,6 +41,8 @@ OURS: Final[dict[str, str]] = {
     OPERATOR + "kubectl.status.condition_table": "a status that was read",
     OPERATOR + "cluster.lease.lease_manifest": "the Lease that `read_lease` has read",
     OPERATOR + "decide.islands.in_the_way": SELF,
+    OPERATOR + "resources.files.with_configs": "texts that `FileSource.check` has read",
+    OPERATOR + "traffic.watcher._ceilings": "parts of a spec that fit their schema",
     OPERATOR + "resources.crd._sections": SELF,
     OPERATOR + "resources.crd.page": SELF,
     OPERATOR + "resources.crd.structural": SELF,

@@ -47,6 +47,7 @@ from archipelago.operator.kubectl import doctor
 from archipelago.operator.kubectl.read import table_content
 from archipelago.operator.planning.messages import Job
 from archipelago.operator.resources import crd
+from archipelago.operator.resources.files import FileSource
 from archipelago.operator.resources.knowledge import (
     KNOWLEDGE_KEY,
     Kept,
@@ -88,7 +89,9 @@ from archipelago.operator.traffic.samples import (
 )
 from archipelago.operator.traffic.signals import adapters
 from archipelago.perfmodel.calibration.measurements import read_points
+from archipelago.perfmodel.catalogue.architectures import from_config
 from archipelago.perfmodel.errors import PerfModelError
+from archipelago.planner.cli.commands.own import read_catalogue, read_config
 from archipelago.planner.documents import EXACT, canonical_text, load_document, read_json
 from archipelago.planner.errors import InputError, PlanFileError
 from archipelago.planner.formats.calibrations import parse_calibration_file
@@ -115,6 +118,7 @@ from archipelago.planner.service.messages import (
 from archipelago.planner.service.state import decode_state
 from archipelago.planner.servingplan import load_resource, to_problem
 from archipelago.planner.servingplan.load import prune_unknown_fields
+from archipelago.planner.servingplan.own import CONFIG_KEY, accelerator_of
 from archipelago.planner.table.plan_of_table import plan_of
 from archipelago.planner.table.rename import to_generic
 from archipelago.planner.table.shards import split
@@ -347,6 +351,25 @@ def calibration_map(data: bytes) -> object:
     return text_under(body(data), "calibration.yaml")
 
 
+def config_json(data: bytes) -> object:
+    """The config.json of a model, in a ConfigMap that a plan names, or in a file."""
+    said = text(data)
+    FileSource("mine", CONFIG_KEY, "models[0].config").check(said)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / CONFIG_KEY
+        path.write_text(said, encoding="utf-8")
+        return from_config(read_config(path), "me/Mine").parameters
+
+
+def own_catalogue(data: bytes) -> object:
+    """An administrator's catalogue on the command line, with everything that it leads to."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "catalogue.yaml"
+        path.write_bytes(data)
+        own = read_catalogue(str(path))
+    return [accelerator_of(each.name, own.accelerators) for each in own.accelerators]
+
+
 def kept(data: bytes) -> object:
     """The text of what a plan has learnt, which anybody may have changed; it is a state again."""
     found = read_kept(text(data))
@@ -514,6 +537,36 @@ def _kept() -> dict[str, Any]:
 def _knowledge_map() -> dict[str, Any]:
     name = {"name": knowledge_name("minimal"), "labels": knowledge_labels("minimal")}
     return {"metadata": META | name, "data": {KNOWLEDGE_KEY: json.dumps(_kept())}}
+
+
+def _config_json() -> dict[str, Any]:
+    return {
+        "model_type": "llama",
+        "num_hidden_layers": 2,
+        "hidden_size": 64,
+        "vocab_size": 1000,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "intermediate_size": 128,
+        "max_position_embeddings": 4096,
+        "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+    }
+
+
+def _own_catalogue() -> dict[str, Any]:
+    return {
+        "accelerators": [
+            {"name": "A", "like": "H100", "memoryGibibytes": "64", "productLabels": ["A-1"]},
+            {
+                "name": "B",
+                "memoryGibibytes": "24",
+                "memoryGigabytesPerSecond": "600",
+                "fp16Teraflops": "70",
+                "scaleUpDomain": 2,
+            },
+        ],
+        "models": [{"name": "me/M", "precision": "fp8", "config": {"inline": _config_json()}}],
+    }
 
 
 def _calibration() -> dict[str, Any]:
@@ -775,6 +828,21 @@ OBJECTS: Final = {
         (PlanFileError, Unreadable),
         _seed(lambda: {"metadata": META, "data": {"calibration.yaml": "calibrations: []"}}),
         (OBJECTS_OF + "reading.text_under",),
+    ),
+    "config-json": Reader(
+        config_json,
+        (InputError, PerfModelError),
+        _seed(_config_json),
+        (
+            OBJECTS_OF + "files.FileSource.check",
+            PLANNER + "cli.commands.own._read_json",
+        ),
+    ),
+    "own-catalogue": Reader(
+        own_catalogue,
+        (InputError, PerfModelError),
+        _seed(_own_catalogue),
+        (PLANNER + "cli.commands.own.read_catalogue",),
     ),
     "kept": Reader(
         kept,
