@@ -26,6 +26,7 @@ from archipelago.perfmodel.capacity.closed_loop import ClosedLoop, collocated_tp
 from archipelago.perfmodel.catalogue.architectures import LatentAttention
 from archipelago.perfmodel.catalogue.efficiency import EngineFit
 from archipelago.perfmodel.model import FloatArray, PerformanceModel
+from benchmarks.accuracy import deepseek
 from benchmarks.accuracy.pooled import COMMON, Series, all_series, for_engine, pooled
 
 BANDS = ((1, 4), (5, 32), (33, 256), (257, 10_000))
@@ -290,6 +291,13 @@ def bars(series: Sequence[Judged]) -> list[Bar]:
             "<= 5 %; <= 6 of 34",
             f"{percent(middle)}; {above} of {len(own)}",
             middle <= 0.05 and above / len(own) <= 6 / 34,  # noqa: PLR2004
+        ),
+        Bar(
+            "DeepSeek's published figures, by one rule",
+            "-45 ... +14 %",
+            "within 15 %",
+            ", ".join(f"{name} {off:+.1%}" for name, off in deepseek.published().items()),
+            max(map(abs, deepseek.published().values())) <= 0.15,  # noqa: PLR2004
         ),
         Bar(
             "nearest shipped fit on a new series",

@@ -309,7 +309,7 @@ def held_out(root: Path) -> Iterator[Report]:
     yield _told(
         Report(
             f"{name}, deployments left out",
-            Bar(median=0.045, p90=0.12),
+            Bar(),
             "one (model, number of GPUs) left out" + _PRIORS,
             dropped,
             deployment_points(root),
@@ -320,7 +320,7 @@ def held_out(root: Path) -> Iterator[Report]:
     yield _told(
         Report(
             f"{name}, models left out",
-            Bar(median=0.06, p90=0.15),
+            Bar(),
             "a model left out on all its numbers of GPUs" + _PRIORS,
             dropped,
             _split(root, _by_model),
@@ -351,7 +351,7 @@ def _large(root: Path, name: str, dropped: Mapping[str, int]) -> Report:
         "the models of 60 billion parameters and more left out of every set, of those that make "
         "the priors too"
     )
-    bar = Bar(median=0.08, p90=0.15)
+    bar = Bar()
     return _told(Report(name, bar, split, dropped, collected, (), baseline, _BASELINE))
 
 

@@ -1,7 +1,7 @@
 """Kernel times against laws of a few parameters: one law per class of operator.
 
-A law is fitted per (accelerator, engine and version, variant), pooled over A100, H100, H200 and
-B200, and judged on shapes it has not seen.
+For information: no plan uses the laws. A law is fitted per (accelerator, engine and version,
+variant), pooled over A100, H100, H200 and B200, and judged on shapes it has not seen.
 """
 
 from __future__ import annotations
@@ -17,9 +17,6 @@ from benchmarks.accuracy.case import Bar, Case, Report
 from benchmarks.accuracy.kernels import allreduce, attention, experts, gemm, latent
 from benchmarks.accuracy.kernels.law import CHOSEN, Law, Sample, fit_law, points
 from benchmarks.accuracy.kernels.tables import FOLDER, SYSTEMS
-
-_P90 = 0.40
-_COVERAGE = (0.85, 0.95)
 
 _LEFT_OUT = (
     "not pooled: L40S (weights of 4-16 MB lie in its 96 MB L2 cache; its FP8 context attention "
@@ -39,7 +36,7 @@ _OLD_FP8 = (
 def gemm_report(data: Path) -> Iterator[Report]:
     """Yield matrix products."""
     split = f"{gemm.FOLDS} folds over pairs (n, k), per accelerator, engine and type"
-    made = _report(gemm.LAW, gemm.samples(data), 0.10, (gemm.FOLDS, split), {})
+    made = _report(gemm.LAW, gemm.samples(data), (gemm.FOLDS, split), {})
     yield replace(made, notes=(*made.notes, _OLD_FP8))
 
 
@@ -48,27 +45,27 @@ def all_reduce_report(data: Path) -> Iterator[Report]:
     dropped: dict[str, int] = {}
     split = "each number of GPUs (2, 4, 8) predicted by a fit to the other two"
     samples = list(allreduce.samples(data, dropped))
-    yield _report(allreduce.LAW, samples, 0.08, (allreduce.FOLDS, split), dropped)
+    yield _report(allreduce.LAW, samples, (allreduce.FOLDS, split), dropped)
 
 
 def latent_report(data: Path) -> Iterator[Report]:
     """Yield latent attention."""
     split = "each number of heads per rank predicted by a fit to the others, per table and variant"
     how = (latent.FOLDS, split)
-    yield _report(latent.DECODE, latent.decode_samples(data), 0.08, how, {})
-    yield _report(latent.CONTEXT, latent.context_samples(data), 0.13, how, {})
+    yield _report(latent.DECODE, latent.decode_samples(data), how, {})
+    yield _report(latent.CONTEXT, latent.context_samples(data), how, {})
 
 
 def attention_report(data: Path) -> Iterator[Report]:
     """Yield grouped attention."""
     split = f"{attention.FOLDS} folds over (heads, KV heads, head size, window), per cache type"
-    for law, samples, bar in (
-        (attention.CONTEXT, attention.context_samples, 0.13),
-        (attention.DECODE, attention.decode_samples, 0.15),
+    for law, samples in (
+        (attention.CONTEXT, attention.context_samples),
+        (attention.DECODE, attention.decode_samples),
     ):
         dropped: dict[str, int] = {}
         measured = list(samples(data, dropped))
-        yield _report(law, measured, bar, (attention.FOLDS, split), dropped)
+        yield _report(law, measured, (attention.FOLDS, split), dropped)
 
 
 def experts_report(data: Path) -> Iterator[Report]:
@@ -77,27 +74,25 @@ def experts_report(data: Path) -> Iterator[Report]:
         f"{experts.FOLDS} folds over model shapes (hidden, intermediate, k, E), and degrees of "
         "expert parallelism where a table has one shape only"
     )
-    yield _report(experts.LAW, experts.samples(data), 0.16, (experts.FOLDS, split), {})
+    yield _report(experts.LAW, experts.samples(data), (experts.FOLDS, split), {})
 
 
 def _report(
     law: Law,
     samples: Iterable[Sample],
-    median: float,
     how: tuple[int, str],
     dropped: dict[str, int],
 ) -> Report:
     folds, split = how
     samples = tuple(samples)
     collected = tuple(point for sample in samples for point in points(law, sample, "time", folds))
-    bar = Bar(median=median, p90=_P90, coverage=_COVERAGE)
     notes = (
         f"{len(law.parameters)} parameters per accelerator, engine and variant",
         CHOSEN,
         _LEFT_OUT,
     )
     name = f"Operators: {law.name}"
-    return Report(name, bar, split, dropped, collected, notes, values=_values(law, samples))
+    return Report(name, Bar(), split, dropped, collected, notes, values=_values(law, samples))
 
 
 def _values(law: Law, samples: Iterable[Sample]) -> list[list[str]]:
