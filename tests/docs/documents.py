@@ -10,6 +10,7 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from archipelago.planner.servingplan import load_resource
+from archipelago.planner.servingplan.own import OwnCatalogue
 from tests.docs.answers import CLOSE
 from tests.docs.blocks import REPO, Block, Page
 from tests.docs.listed import EXCERPTS
@@ -77,6 +78,8 @@ def to_apply(document: Mapping[str, Any]) -> dict[str, Any] | None:
     """
     if document.get("apiVersion") == VERSION and document.get("kind") != "ServingPlan":
         return None
+    if "catalogue" in document:
+        return None
     if "kind" in document:
         return dict(document)
     whole: dict[str, Any] = yaml.safe_load(MINIMAL.read_text())
@@ -88,6 +91,9 @@ def to_apply(document: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def problem(document: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
     """What is wrong with an object by our own readers; ``plan`` is that of the first example."""
+    if "catalogue" in document:
+        OwnCatalogue.model_validate(document["catalogue"])
+        return ""
     applied = to_apply(document)
     if applied is not None:
         if applied["kind"] == "ServingPlan":

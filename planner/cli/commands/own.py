@@ -15,8 +15,8 @@ from pydantic import ValidationError
 from archipelago.perfmodel.catalogue.architectures import architecture
 from archipelago.perfmodel.errors import UnknownName
 
-from ...documents import Document, read_json
-from ...errors import SpecError
+from ...documents import Document, brief, read_json
+from ...errors import InputError, SpecError
 from ...servingplan import ServingPlanResource, load_resource
 from ...servingplan.errors import explain, path_of
 from ...servingplan.own import CONFIG_KEY, OwnCatalogue, bring
@@ -51,13 +51,17 @@ def read_resource(text: str, path: str, catalogue: str | None) -> ServingPlanRes
 
 
 def read_catalogue(path: str) -> OwnCatalogue:
-    """Return an administrator's catalogue.
+    """Return an administrator's catalogue: a file of its own, or the operator's with a section.
 
     Raises:
         InputError: the file cannot be read; the message names the place.
         SpecError: an entry breaks a rule.
     """
-    document = dict(parse_document(read_text(path), path))
+    document = parse_document(read_text(path), path)
+    section = document.get("catalogue", document)
+    if not isinstance(section, Mapping):
+        raise InputError(f"{path}: catalogue: {brief(section)} is not a mapping of entries")
+    document = dict(section)
     if isinstance(models := document.get("models"), list):
         folder = Path(path).parent
         document["models"] = [

@@ -126,6 +126,10 @@ def test_a_catalogue_of_ones_own_gives_models_and_accelerators(run: Runner, tmp_
     wide, narrow = document["thetaInterval"], plain["thetaInterval"]
     assert wide["high"] / wide["low"] > narrow["high"] / narrow["low"]
 
+    of_the_operator = {"catalogue": {"accelerators": [row], "models": [model]}, "sources": []}
+    catalogue.write_text(yaml.safe_dump(of_the_operator))
+    assert planned(run, "-f", path, "--catalogue", catalogue)["hash"] == document["hash"]
+
     catalogue.write_text(yaml.safe_dump({"accelerators": [{"name": "X"}], "gpus": []}))
     refused = run("plan", "-f", path, "--catalogue", catalogue)
     assert refused.status == 2
