@@ -18,8 +18,8 @@ from ..catalogue.efficiency import ANY, Efficiency, Overheads, Row, efficiency_r
 from ..errors import UnknownName
 from .corrections import Calibration
 
-_UNITS = {"quantise_bytes": "B", "ramp_rows": "rows"}
-_BARE = ("expert_imbalance", "expert_spread", "link", "interference")
+_UNITS = {"quantise_bytes": "B", "ramp_rows": "rows", "start": "s"}
+_BARE = ("expert_imbalance", "expert_spread", "exposed", "link", "interference")
 _FIGURES = dict.fromkeys(("bf16", "fp16", "fp8", "fp4"), "TFLOP/s") | {
     "memory": "GiB",
     "bandwidth": "GB/s",
