@@ -332,6 +332,9 @@ inside the 90 % interval that a plan shows; "width" is the middle half-width of 
 Measurements: ai-dynamo/aiconfigurator @ 095f58a, closed loops of TensorRT-LLM, vLLM and SGLang.
 Runs with speculative decoding at an unknown acceptance, and series of fewer than five rows, are
 left out. Run it: `python -m benchmarks.accuracy.defaults ../shared/data`.
+
+Which formulas and which free values there are was decided while looking at these figures. A series
+that was not looked at may be further off, above all of a new engine or a new kind of model.
 """
 
 
