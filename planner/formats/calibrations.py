@@ -18,11 +18,10 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from archipelago.perfmodel.calibration import corrections
 from archipelago.perfmodel.calibration.corrections import Calibration, Correction
 from archipelago.perfmodel.calibration.intervals import Interval
-from archipelago.perfmodel.calibration.measurements import measured_model
 from archipelago.perfmodel.catalogue.accelerators import accelerator
 from archipelago.perfmodel.catalogue.architectures import architecture
 from archipelago.perfmodel.catalogue.efficiency import ANY, check_names
-from archipelago.perfmodel.errors import PerfModelError, UnknownName
+from archipelago.perfmodel.errors import PerfModelError
 
 from ..documents import Document, canonical, load_document
 from ..errors import InputError, PlanFileError
@@ -45,27 +44,32 @@ MAY_BE_ZERO = {
 """Values that may be 0: an engine may lack the cost. A share of a peak may not be 0."""
 
 
-def _named(find: Callable[[str], str]) -> AfterValidator:
-    """Check a name with the catalogue, and return the catalogue's spelling."""
+def _named(find: Callable[[str, PlanningProblem | None], str]) -> AfterValidator:
+    """Check a name with the plan, if the context has it, and the catalogue; return its spelling."""
 
-    def check(name: str) -> str:
+    def check(name: str, info: ValidationInfo) -> str:
         try:
-            return find(name)
+            return find(name, info.context)
         except PerfModelError as error:
             raise ValueError(str(error)) from None
 
     return AfterValidator(check)
 
 
-def _model_name(name: str) -> str:
-    """Return the name of a model of the catalogue, or of one that only has measurements."""
-    try:
-        return architecture(name).name
-    except UnknownName as unknown:
-        try:
-            return measured_model(name).name
-        except UnknownName:
-            raise unknown from None
+def _accelerator_name(name: str, problem: PlanningProblem | None) -> str:
+    """Return the name of an accelerator of the plan's pools, else of the catalogue."""
+    pools = problem.pools if problem else ()
+    return _among(name, (pool.accelerator.name for pool in pools)) or accelerator(name).name
+
+
+def _model_name(name: str, problem: PlanningProblem | None) -> str:
+    """Return the name of a model of the plan, else of the catalogue."""
+    models = problem.models if problem else ()
+    return _among(name, (model.architecture.name for model in models)) or architecture(name).name
+
+
+def _among(name: str, names: Iterable[str]) -> str | None:
+    return next((each for each in names if each.casefold() == name.casefold()), None)
 
 
 def _values(values: dict[str, float]) -> dict[str, float]:
@@ -122,7 +126,9 @@ class IntervalEntry(Entry):
 class CorrectionEntry(Entry):
     """Factor on the times of one phase."""
 
-    model: Annotated[str, _named(lambda name: name if name == ANY else _model_name(name))]
+    model: Annotated[
+        str, _named(lambda name, plan: name if name == ANY else _model_name(name, plan))
+    ]
     phase: Literal["prefill", "decode"]
     factor: Annotated[float, Field(ge=FACTORS[0], le=FACTORS[1]), Rounded]
     interval: IntervalEntry
@@ -133,7 +139,7 @@ class CorrectionEntry(Entry):
 class CalibrationEntry(Entry):
     """One engine on one accelerator."""
 
-    accelerator: Annotated[str, _named(lambda name: accelerator(name).name)]
+    accelerator: Annotated[str, _named(_accelerator_name)]
     engine: Name = ANY
     version: Name = ANY
     models: Items[ModelName] = ()
@@ -168,18 +174,25 @@ class CalibrationFile:
     calibrations: tuple[Calibration, ...]
 
 
-def read_calibrations(document: Document) -> tuple[Calibration, ...]:
+def read_calibrations(
+    document: Document, problem: PlanningProblem | None = None
+) -> tuple[Calibration, ...]:
     """Return the calibrations of a calibration file or of a plan; none if the field is absent.
+
+    Names are those of the catalogue and of the ``problem``, whose models and accelerators may be
+    its own.
 
     Raises:
         PlanFileError: names the place, the value and what would be right.
     """
-    file = read(CalibrationDocument, document)
+    file = read(CalibrationDocument, document, problem)
     return tuple(entry.calibration() for entry in file.calibrations)
 
 
-def parse_calibration_file(text: str, path: str) -> CalibrationFile:
-    """Return the calibrations in the text of a file.
+def parse_calibration_file(
+    text: str, path: str, problem: PlanningProblem | None = None
+) -> CalibrationFile:
+    """Return the calibrations in the text of a file; names as for ``read_calibrations``.
 
     Raises:
         InputError: it is no calibration file; each line names the file and the place.
@@ -187,7 +200,7 @@ def parse_calibration_file(text: str, path: str) -> CalibrationFile:
     try:
         document = load_document(text)
         if FIELD in document and "kind" not in document:
-            return CalibrationFile(path, read_calibrations(document))
+            return CalibrationFile(path, read_calibrations(document, problem))
     except PlanFileError as error:
         lines = str(error).splitlines()
         raise PlanFileError("\n".join(f"{path}: {line}" for line in lines)) from None

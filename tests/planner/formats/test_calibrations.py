@@ -51,6 +51,7 @@ def spec(**changes: Any) -> dict[str, Any]:  # noqa: ANN401  # parts of a Servin
             {
                 "name": "llama",
                 "architecture": "Llama-3.1-8B",
+                "engine": {"name": "vllm", "version": "0.18"},
                 "workload": {
                     "logNormal": {"median": 1000, "sigma": "1", "max": 8192},
                     "outputTokens": {"mean": "200"},
@@ -206,14 +207,12 @@ def shape_of(case: PlanningProblem, parts: int, phase: Phase = Phase.DECODE) -> 
 
 
 def test_a_value_takes_the_place_of_the_catalogues() -> None:
-    """A step of 5 ms on the host in place of the catalogue's: its whole difference, and no more."""
-    base = engine_fit(accelerator("H100"), "vllm", "0.18").overheads.step
+    """A step of 5 ms on the host in place of the catalogue's: what is not beside the GPUs of it."""
+    spent = engine_fit(accelerator("H100"), "vllm", "0.18").overheads
     shape = shape_of(problem(), 1)
-    plain, _ = performance_model(
-        shape, [Calibration("H100", "vllm", "0.18", values={"step": base})]
-    )
+    plain, _ = performance_model(shape)
     slow, _ = performance_model(shape, [Calibration("H100", "vllm", "0.18", values={"step": 5e-3})])
-    assert step(slow) - step(plain) == pytest.approx(5e-3 - base)
+    assert step(slow) - step(plain) == pytest.approx(spent.exposed * (5e-3 - spent.step))
 
 
 @pytest.mark.parametrize("phase", [Phase.PREFILL, Phase.DECODE])
@@ -224,7 +223,7 @@ def test_both_sides_judge_an_island_of_two_pools_alike(phase: Phase) -> None:
     """
     case = problem(pools=TWO, pipelines=[{"name": "both", "pools": ["h100", "l40s"]}])
     shape = shape_of(case, 2, phase)
-    calibrations = [replace(slower(0.5), values={"mbu": 0.5, "step": 9e-3, "mfu": 0.3})]
+    calibrations = [replace(slower(0.5), values={"mbu": 0.5, "step": 9e-3, "mfu": 0.3, "exposed": 1.0})]
     model, layers = performance_model(shape, calibrations)
     placed = [
         (pool, Part(pool.name, gpus, n))
@@ -375,7 +374,7 @@ def test_a_pool_that_a_change_takes_away_takes_its_calibration_along(
     assert "calibrations" not in document["plan"]
 
 
-COLUMNS = "accelerator,engine,version,model,precision,tp,input,output,clients,ttft_ms,tpot_ms"
+COLUMNS = "accelerator,engine,version,model,precision,kv,tp,input,output,clients,ttft_ms,tpot_ms"
 
 
 def eight(points: Sequence[EnginePoint]) -> list[EnginePoint]:
@@ -395,8 +394,8 @@ def eight(points: Sequence[EnginePoint]) -> list[EnginePoint]:
 
 def csv(points: Sequence[EnginePoint]) -> str:
     lines = [
-        f"{p.accelerator},{p.engine},{p.version},{p.model},{p.precision},{p.parallelism.tp},"
-        f"{p.inputs:g},{p.outputs:g},{p.clients:g},{1e3 * p.ttft:.6g},{1e3 * p.tpot:.6g}"
+        f"{p.accelerator},{p.engine},{p.version},{p.model},{p.precision},{p.kv},"
+        f"{p.parallelism.tp},{p.inputs:g},{p.outputs:g},{p.clients:g},{1e3 * p.ttft:.6g},{1e3 * p.tpot:.6g}"
         for p in points
     ]
     return "\n".join([COLUMNS, *lines, ""])
@@ -426,7 +425,7 @@ def test_eight_runs_pay(run: Runner, tmp_path: Path) -> None:
         (calibration,) = read_calibrations(yaml.safe_load(target.read_text()))
         rest = loop_problem([point for point in points if point not in own])
         before.append(median_error(rest, engine_fit(accelerator(series[0]), series[1])))
-        after.append(median_error(rest, calibration.fit()))
+        after.append(median_error(rest, calibration.fit(accelerator(series[0]))))
     assert len(sets) == 9
     assert np.median(after) < min(0.06, np.median(before))
     gains = [old - new for old, new in zip(before, after, strict=True)]
