@@ -18,10 +18,10 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from archipelago.perfmodel.calibration import corrections
 from archipelago.perfmodel.calibration.corrections import Calibration, Correction
 from archipelago.perfmodel.calibration.intervals import Interval
-from archipelago.perfmodel.catalogue.accelerators import accelerator
-from archipelago.perfmodel.catalogue.architectures import architecture
+from archipelago.perfmodel.catalogue.accelerators import Accelerator, accelerator
+from archipelago.perfmodel.catalogue.architectures import ModelArchitecture, architecture
 from archipelago.perfmodel.catalogue.efficiency import ANY, check_names
-from archipelago.perfmodel.errors import PerfModelError
+from archipelago.perfmodel.errors import PerfModelError, UnknownName
 
 from ..documents import Document, canonical, load_document
 from ..errors import InputError, PlanFileError
@@ -59,17 +59,28 @@ def _named(find: Callable[[str, PlanningProblem | None], str]) -> AfterValidator
 def _accelerator_name(name: str, problem: PlanningProblem | None) -> str:
     """Return the name of an accelerator of the plan's pools, else of the catalogue."""
     pools = problem.pools if problem else ()
-    return _among(name, (pool.accelerator.name for pool in pools)) or accelerator(name).name
+    return _found(name, {pool.accelerator.name for pool in pools}, accelerator)
 
 
 def _model_name(name: str, problem: PlanningProblem | None) -> str:
     """Return the name of a model of the plan, else of the catalogue."""
     models = problem.models if problem else ()
-    return _among(name, (model.architecture.name for model in models)) or architecture(name).name
+    return _found(name, {model.architecture.name for model in models}, architecture)
 
 
-def _among(name: str, names: Iterable[str]) -> str | None:
-    return next((each for each in names if each.casefold() == name.casefold()), None)
+def _found(
+    name: str,
+    own: Iterable[str],
+    look_up: Callable[[str], Accelerator] | Callable[[str], ModelArchitecture],
+) -> str:
+    known = sorted(own)
+    for each in known:
+        if each.casefold() == name.casefold():
+            return each
+    try:
+        return look_up(name).name
+    except UnknownName as error:
+        raise UnknownName(f"{error}; the plan has {', '.join(known)}" if known else error) from None
 
 
 def _values(values: dict[str, float]) -> dict[str, float]:

@@ -120,10 +120,10 @@ def going_on(state: dict[str, Any], count: int, first: int = 0, **parts: Any) ->
 
 
 def test_islands_teach_once_they_are_warm() -> None:
-    """Nothing in three windows; in the fourth n islands at 1.3: the factor and the interval by hand.
+    """Nothing in three windows; in the fourth n islands at 1.3: factor and interval by hand.
 
     n windows are worth m = n / 4: the variance is 0.02 / (0.5 + m), as none of them scatters, and
-    the precision 25 + m / variance. Eight give a variance of 0.008 and a mean of 0.2624 * 250 / 275.
+    the precision 25 + m / variance. Eight give 0.008, and a mean of 0.2624 * 250 / 275.
     """
     cold = after(COLD)
     assert cold["calibration"] == []
