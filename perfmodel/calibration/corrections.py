@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from ..catalogue.accelerators import accelerator
+from ..catalogue.accelerators import Accelerator
 from ..catalogue.efficiency import ANY, EngineFit, check_names, engine_fit
 from ..errors import MeasurementError
 from ..model import FloatArray, PerformanceModel, Promise, broken, step_bound
@@ -81,10 +81,13 @@ class Calibration:
         pairs = ((self.engine, engine), (self.version, version))
         return all(ANY in pair or pair[0] == pair[1] for pair in pairs)
 
-    def fit(self) -> EngineFit:
-        """Return the catalogue's efficiencies with the calibrated values in their place."""
-        base = engine_fit(accelerator(self.accelerator), self.engine, self.version)
-        return base.replaced(self.values)
+    def fit(self, accelerator: Accelerator) -> EngineFit:
+        """Return the catalogue's efficiencies with the calibrated values in their place.
+
+        Args:
+            accelerator: That of this name, which may be one of the user's own.
+        """
+        return engine_fit(accelerator, self.engine, self.version).replaced(self.values)
 
     def correction(self, model: str, phase: str) -> Correction:
         """Return the correction of a model and phase, else of all models, else the assumption."""

@@ -129,7 +129,7 @@ def measured(
             c for c in candidates if not c.models
         ]
         if best and isinstance(island, Refittable):  # a refitted one is as well
-            island = island.refitted(accelerator, best[0].fit().values())
+            island = island.refitted(accelerator, best[0].fit(accelerator).values())
             learnt = [best[0].learnt(model, phase) for phase in PHASES]
             corrections += [each for each in learnt if each is not None]
     return Calibrated(island, corrections) if corrections else island

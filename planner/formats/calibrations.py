@@ -18,9 +18,8 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from archipelago.perfmodel.calibration import corrections
 from archipelago.perfmodel.calibration.corrections import Calibration, Correction
 from archipelago.perfmodel.calibration.intervals import Interval
-from archipelago.perfmodel.calibration.measurements import measured_model
-from archipelago.perfmodel.catalogue.accelerators import accelerator
-from archipelago.perfmodel.catalogue.architectures import architecture
+from archipelago.perfmodel.catalogue.accelerators import Accelerator, accelerator
+from archipelago.perfmodel.catalogue.architectures import ModelArchitecture, architecture
 from archipelago.perfmodel.catalogue.efficiency import ANY, check_names
 from archipelago.perfmodel.errors import PerfModelError, UnknownName
 
@@ -41,31 +40,48 @@ WIDEST = 1e4
 MAY_BE_ZERO = {
     *("step", "sequence", "decode_layer", "dispatch", "expert_layer", "expert_pair"),
     *("all_reduce_wait", "all_to_all_wait", "interference", "quantise_bytes", "ramp_rows"),
+    *("start", "exposed", "request"),
 }
 """Values that may be 0: an engine may lack the cost. A share of a peak may not be 0."""
 
 
-def _named(find: Callable[[str], str]) -> AfterValidator:
-    """Check a name with the catalogue, and return the catalogue's spelling."""
+def _named(find: Callable[[str, PlanningProblem | None], str]) -> AfterValidator:
+    """Check a name with the plan, if the context has it, and the catalogue; return its spelling."""
 
-    def check(name: str) -> str:
+    def check(name: str, info: ValidationInfo) -> str:
         try:
-            return find(name)
+            return find(name, info.context)
         except PerfModelError as error:
             raise ValueError(str(error)) from None
 
     return AfterValidator(check)
 
 
-def _model_name(name: str) -> str:
-    """Return the name of a model of the catalogue, or of one that only has measurements."""
+def _accelerator_name(name: str, problem: PlanningProblem | None) -> str:
+    """Return the name of an accelerator of the plan's pools, else of the catalogue."""
+    pools = problem.pools if problem else ()
+    return _found(name, {pool.accelerator.name for pool in pools}, accelerator)
+
+
+def _model_name(name: str, problem: PlanningProblem | None) -> str:
+    """Return the name of a model of the plan, else of the catalogue."""
+    models = problem.models if problem else ()
+    return _found(name, {model.architecture.name for model in models}, architecture)
+
+
+def _found(
+    name: str,
+    own: Iterable[str],
+    look_up: Callable[[str], Accelerator] | Callable[[str], ModelArchitecture],
+) -> str:
+    known = sorted(own)
+    for each in known:
+        if each.casefold() == name.casefold():
+            return each
     try:
-        return architecture(name).name
-    except UnknownName as unknown:
-        try:
-            return measured_model(name).name
-        except UnknownName:
-            raise unknown from None
+        return look_up(name).name
+    except UnknownName as error:
+        raise UnknownName(f"{error}; the plan has {', '.join(known)}" if known else error) from None
 
 
 def _values(values: dict[str, float]) -> dict[str, float]:
@@ -122,7 +138,9 @@ class IntervalEntry(Entry):
 class CorrectionEntry(Entry):
     """Factor on the times of one phase."""
 
-    model: Annotated[str, _named(lambda name: name if name == ANY else _model_name(name))]
+    model: Annotated[
+        str, _named(lambda name, plan: name if name == ANY else _model_name(name, plan))
+    ]
     phase: Literal["prefill", "decode"]
     factor: Annotated[float, Field(ge=FACTORS[0], le=FACTORS[1]), Rounded]
     interval: IntervalEntry
@@ -133,7 +151,7 @@ class CorrectionEntry(Entry):
 class CalibrationEntry(Entry):
     """One engine on one accelerator."""
 
-    accelerator: Annotated[str, _named(lambda name: accelerator(name).name)]
+    accelerator: Annotated[str, _named(_accelerator_name)]
     engine: Name = ANY
     version: Name = ANY
     models: Items[ModelName] = ()
@@ -168,18 +186,25 @@ class CalibrationFile:
     calibrations: tuple[Calibration, ...]
 
 
-def read_calibrations(document: Document) -> tuple[Calibration, ...]:
+def read_calibrations(
+    document: Document, problem: PlanningProblem | None = None
+) -> tuple[Calibration, ...]:
     """Return the calibrations of a calibration file or of a plan; none if the field is absent.
+
+    Names are those of the catalogue and of the ``problem``, whose models and accelerators may be
+    its own.
 
     Raises:
         PlanFileError: names the place, the value and what would be right.
     """
-    file = read(CalibrationDocument, document)
+    file = read(CalibrationDocument, document, problem)
     return tuple(entry.calibration() for entry in file.calibrations)
 
 
-def parse_calibration_file(text: str, path: str) -> CalibrationFile:
-    """Return the calibrations in the text of a file.
+def parse_calibration_file(
+    text: str, path: str, problem: PlanningProblem | None = None
+) -> CalibrationFile:
+    """Return the calibrations in the text of a file; names as for ``read_calibrations``.
 
     Raises:
         InputError: it is no calibration file; each line names the file and the place.
@@ -187,7 +212,7 @@ def parse_calibration_file(text: str, path: str) -> CalibrationFile:
     try:
         document = load_document(text)
         if FIELD in document and "kind" not in document:
-            return CalibrationFile(path, read_calibrations(document))
+            return CalibrationFile(path, read_calibrations(document, problem))
     except PlanFileError as error:
         lines = str(error).splitlines()
         raise PlanFileError("\n".join(f"{path}: {line}" for line in lines)) from None

@@ -58,14 +58,14 @@ Money: TypeAlias = Annotated[str, AfterValidator(_decimal)]
 File = TypeVar("File", bound=Entry)
 
 
-def read(model: type[File], document: object) -> File:
-    """Read a document as a model.
+def read(model: type[File], document: object, context: object = None) -> File:
+    """Read a document as a model; its validators get the ``context``.
 
     Raises:
         PlanFileError: names the place, the value and what to write instead.
     """
     try:
-        return model.model_validate(document)
+        return model.model_validate(document, context=context)
     except ValidationError as error:
         details = error.errors(include_url=False)
     # A file of another kind has many errors, of which only this one helps.

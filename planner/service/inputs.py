@@ -113,7 +113,7 @@ def base_of(calibration: str, problem: PlanningProblem) -> str:
 @lru_cache(maxsize=CACHED)
 def _calibrations(text: str, path: str, problem: PlanningProblem) -> tuple[Calibration, ...]:
     try:
-        return calibrated(problem, (parse_calibration_file(text, path),)).calibrations
+        return calibrated(problem, (parse_calibration_file(text, path, problem),)).calibrations
     except (InputError, PerfModelError) as error:
         raise CalibrationError(str(error)) from None
 

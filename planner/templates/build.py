@@ -35,6 +35,7 @@ from ..problem import Phase
 from .template import Template
 
 if TYPE_CHECKING:
+    from archipelago.perfmodel.catalogue.efficiency import EngineFit
     from archipelago.perfmodel.roofline.settings import EngineSettings
 
     from .shapes import Shape
@@ -52,19 +53,19 @@ def performance_model(
         DoesNotFit: the weights need more memory than the island has.
     """
     name = shape.demand.architecture.name
-    corrections: dict[str, Calibration] = {}
+    corrections: list[Calibration] = []
+    fits: list[tuple[str, EngineFit]] = []
     settings = shape.demand.settings
     engine = settings.engine, settings.version
     for pool, _ in shape.sections:
-        accelerator = pool.accelerator.name
-        calibration = calibration_for(calibrations, accelerator, name, engine)
+        calibration = calibration_for(calibrations, pool.accelerator.name, name, engine)
         if calibration is not None:
-            corrections[accelerator] = calibration
-    fits = tuple((accelerator, each.fit()) for accelerator, each in corrections.items())
-    model, layers = _roofline(shape, replace(settings, fits=fits))
+            corrections.append(calibration)
+            fits.append((pool.accelerator.name, calibration.fit(pool.accelerator)))
+    model, layers = _roofline(shape, replace(settings, fits=tuple(fits)))
     if not corrections:
         return model, layers
-    learnt = [each.learnt(name, phase) for each in corrections.values() for phase in PHASES]
+    learnt = [each.learnt(name, phase) for each in corrections for phase in PHASES]
     return Calibrated(model, filter(None, learnt)), layers
 
 

@@ -17,7 +17,7 @@ from ...templates.catalogue import build_catalogue
 from ...templates.template import island_throughput, place_name
 from ..show_plan import phrase
 from ..terminal import console, print_table, progress
-from .files import planned_problem, read_calibration_files, read_text, write_document
+from .files import planned_problem, read_text, write_document
 from .own import read_resource
 
 HUNDRED = 100
@@ -108,8 +108,7 @@ def run(
     path: str, form: str, calibrations: tuple[str, ...], catalogue: str | None, quiet: bool
 ) -> int:
     """List templates with what one island sustains, and exclusions."""
-    files = read_calibration_files(calibrations)
-    problem = planned_problem(read_resource(read_text(path), path, catalogue), files)
+    problem = planned_problem(read_resource(read_text(path), path, catalogue), calibrations)
     with progress(quiet) as report:
         built = build_catalogue(problem, report)
     offers = [(template, island_throughput(problem, template)) for template in built.templates]

@@ -21,7 +21,6 @@ from .files import (
     on_schedule,
     parse_document,
     planned_problem,
-    read_calibration_files,
     read_text,
     write_document,
 )
@@ -33,11 +32,10 @@ def run(
     path: str, form: str, calibrations: tuple[str, ...], catalogue: str | None, quiet: bool
 ) -> int:
     """Explain a ServingPlan or a plan file; 1 if there is no plan."""
-    files = read_calibration_files(calibrations)
     text = read_text(path)
     document = parse_document(text, path)
     if document.get("kind") == PLAN:
-        if files:
+        if calibrations:
             raise InputError(
                 f"--calibration: {path} is a plan file and carries the calibrations that it was "
                 f"made with; give the ServingPlan"
@@ -46,7 +44,7 @@ def run(
         problem, plan = stored.problem, stored.plan
     else:
         resource = on_schedule(read_resource(text, path, catalogue))
-        answer = planned(resource, planned_problem(resource, files), (), quiet)
+        answer = planned(resource, planned_problem(resource, calibrations), (), quiet)
         if answer.plan is None:
             show(answer, form)
             return 1

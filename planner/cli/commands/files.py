@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -13,12 +13,7 @@ from archipelago.perfmodel.calibration.corrections import Calibration
 
 from ...documents import Document, load_document, safe, to_json, to_yaml
 from ...errors import InputError, PlanFileError
-from ...formats.calibrations import (
-    CalibrationFile,
-    applicable,
-    calibrated,
-    parse_calibration_file,
-)
+from ...formats.calibrations import applicable, calibrated, parse_calibration_file
 from ...problem import PlanningProblem
 from ...schedule import peak, scheduled
 from ...servingplan import ServingPlanResource, to_problem
@@ -74,22 +69,17 @@ def errors_of(path: str) -> Iterator[None]:
         raise PlanFileError("\n".join(f"{path}: {line}" for line in lines)) from None
 
 
-def read_calibration_files(paths: Iterable[str]) -> tuple[CalibrationFile, ...]:
-    """Return the calibrations of each file.
+def planned_problem(resource: ServingPlanResource, paths: Sequence[str]) -> PlanningProblem:
+    """Return the problem of a resource, with the calibrations of files.
 
     Raises:
         InputError: one cannot be read or is no such file; the message names it and the place.
     """
-    return tuple(parse_calibration_file(read_text(path), path) for path in paths)
-
-
-def planned_problem(
-    resource: ServingPlanResource, files: tuple[CalibrationFile, ...]
-) -> PlanningProblem:
-    """Return the problem of a resource, with the calibrations of files."""
-    if resource.spec.calibration is not None and not files:
+    if resource.spec.calibration is not None and not paths:
         warn("spec.calibration is read in a cluster only: give the file with --calibration")
-    return calibrated(to_problem(resource.metadata.name, resource.spec), files)
+    problem = to_problem(resource.metadata.name, resource.spec)
+    files = [parse_calibration_file(read_text(path), path, problem) for path in paths]
+    return calibrated(problem, files)
 
 
 def read_time(text: str) -> datetime:

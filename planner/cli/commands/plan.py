@@ -22,7 +22,6 @@ from .diff import diff_document, read_plan, show_diff
 from .files import (
     on_schedule,
     planned_problem,
-    read_calibration_files,
     read_text,
     still_calibrated,
     write_document,
@@ -72,10 +71,9 @@ def run(path: str, form: str, overrides: Overrides, plot: str | None, quiet: boo
     running: tuple[RunningIsland, ...] = ()
     if overrides.running is not None:
         running = running_islands(read_plan(overrides.running).plan)
-    files = read_calibration_files(overrides.calibrations)
     stated = read_resource(read_text(path), path, overrides.catalogue)
     resource = on_schedule(overrides.apply(stated), overrides.at)
-    problem = planned_problem(resource, files)
+    problem = planned_problem(resource, overrides.calibrations)
     unchanged = None
     if overrides.changes:
         other = changed(resource, overrides.changes)

@@ -125,7 +125,8 @@ def test_six_runs_calibrate_an_unknown_engine(slower: float) -> None:
     """Of an engine of vLLM's speed, and of one that is 30 % slower: others within 15 %."""
     (made,) = calibrate(runs(RUNS, slower))
     rest = loop_problem(runs(REST, slower))
-    predicted = np.concatenate([bench.predict(made.fit()) for bench in rest.benches])
+    fit = made.fit(accelerator("H100"))
+    predicted = np.concatenate([bench.predict(fit) for bench in rest.benches])
     error = predicted / rest.measured - 1
     assert np.abs(error).max() < 0.15
     assert np.median(np.abs(error)) < 0.08
@@ -172,7 +173,8 @@ def test_runs_with_one_client_tell_a_requests_fixed_time() -> None:
     (made,) = calibrate(runs((*RUNS, *ALONE)))
     assert 0.02 < made.values["request"] < 0.10
     card, length = accelerator("H100"), np.array([4096.0])
-    fitted, without = made.fit(), made.fit().replaced({"request": 0.0})
+    fitted = made.fit(card)
+    without = fitted.replaced({"request": 0.0})
     with_, alone = (
         Roofline(
             card,

@@ -31,7 +31,7 @@ def test_runs_become_a_calibration_file(run: Runner, runs: Path, tmp_path: Path)
     assert "90 % interval" in result.out
     (row,) = yaml.safe_load(target.read_text())["calibrations"]
     assert (row["accelerator"], row["engine"], row["source"]) == ("H100", "vllm", "runs.csv")
-    assert 0.5 < row["values"]["mbu"] < 1.0
+    assert 0.5 < row["values"]["fp8.mbu"] < 1.0
 
 
 def test_two_runs_are_said_to_be_few(run: Runner, runs: Path) -> None:

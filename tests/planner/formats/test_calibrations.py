@@ -51,6 +51,7 @@ def spec(**changes: Any) -> dict[str, Any]:  # noqa: ANN401  # parts of a Servin
             {
                 "name": "llama",
                 "architecture": "Llama-3.1-8B",
+                "engine": {"name": "vllm", "version": "0.18"},
                 "workload": {
                     "logNormal": {"median": 1000, "sigma": "1", "max": 8192},
                     "outputTokens": {"mean": "200"},
@@ -206,14 +207,12 @@ def shape_of(case: PlanningProblem, parts: int, phase: Phase = Phase.DECODE) -> 
 
 
 def test_a_value_takes_the_place_of_the_catalogues() -> None:
-    """A step of 5 ms on the host in place of the catalogue's: its whole difference, and no more."""
-    base = engine_fit(accelerator("H100"), "vllm", "0.18").overheads.step
+    """A step of 5 ms on the host in place of the catalogue's: what is not beside the GPUs of it."""
+    spent = engine_fit(accelerator("H100"), "vllm", "0.18").overheads
     shape = shape_of(problem(), 1)
-    plain, _ = performance_model(
-        shape, [Calibration("H100", "vllm", "0.18", values={"step": base})]
-    )
+    plain, _ = performance_model(shape)
     slow, _ = performance_model(shape, [Calibration("H100", "vllm", "0.18", values={"step": 5e-3})])
-    assert step(slow) - step(plain) == pytest.approx(5e-3 - base)
+    assert step(slow) - step(plain) == pytest.approx(spent.exposed * (5e-3 - spent.step))
 
 
 @pytest.mark.parametrize("phase", [Phase.PREFILL, Phase.DECODE])
@@ -224,7 +223,9 @@ def test_both_sides_judge_an_island_of_two_pools_alike(phase: Phase) -> None:
     """
     case = problem(pools=TWO, pipelines=[{"name": "both", "pools": ["h100", "l40s"]}])
     shape = shape_of(case, 2, phase)
-    calibrations = [replace(slower(0.5), values={"mbu": 0.5, "step": 9e-3, "mfu": 0.3})]
+    calibrations = [
+        replace(slower(0.5), values={"mbu": 0.5, "step": 9e-3, "mfu": 0.3, "exposed": 1.0})
+    ]
     model, layers = performance_model(shape, calibrations)
     placed = [
         (pool, Part(pool.name, gpus, n))
@@ -251,6 +252,82 @@ def test_the_calibration_of_a_model_is_no_other_models() -> None:
         3 * step(plain)
     )
     assert applicable(case, [general, other, own]) == (general, own)
+
+
+OWN: dict[str, Any] = {
+    "models": [
+        {
+            **spec()["spec"]["models"][0],
+            "architecture": "me/M-1B",
+            "config": {
+                "inline": {
+                    "model_type": "llama",
+                    "num_hidden_layers": 16,
+                    "hidden_size": 2048,
+                    "vocab_size": 128256,
+                    "num_attention_heads": 32,
+                    "num_key_value_heads": 8,
+                    "intermediate_size": 8192,
+                    "max_position_embeddings": 131072,
+                }
+            },
+        }
+    ],
+    "pools": [{"name": "own", "accelerator": "GX-9", "count": 4}],
+    "accelerators": [
+        {
+            "name": "GX-9",
+            "memoryGibibytes": "48",
+            "memoryGigabytesPerSecond": "2000",
+            "bf16Teraflops": "400",
+        }
+    ],
+}
+"""A model and an accelerator that the catalogue does not have."""
+
+
+def test_a_calibration_of_a_model_and_an_accelerator_of_ones_own(
+    run: Runner, write: Callable[..., Path]
+) -> None:
+    """Planner and checker apply it, values and factor: half of the rate, twice each time."""
+    here = slower(2.0, "me/m-1b", accelerator="gx-9", models=("ME/M-1B",), values={"mbu": 0.5})
+    (row,) = calibration_documents([here])
+    case = problem(**OWN)
+    (read,) = read_calibrations({"calibrations": [row]}, case)
+    assert (read.accelerator, read.models) == ("GX-9", ("me/M-1B",))
+    assert {c.model for c in read.corrections} == {"me/M-1B"}
+    shape = shape_of(case, 1)
+    slow, _ = performance_model(shape, [replace(read, corrections=())])
+    made, _ = performance_model(shape, [read])
+    plain = roofline([(shape.sections[0][0], Part("own", 2, 16))], shape.demand, shape.parallelism)
+    assert step(slow) > 1.2 * step(plain)
+    assert step(made) == pytest.approx(2 * step(slow))
+    assert step(measured(plain, "me/M-1B", [read])) == pytest.approx(step(made))
+
+    plan, file = write(spec(**OWN)), write({"calibrations": [row]}, "own.yaml")
+    bare = json.loads(run("plan", "-f", plan, "-q", "-o", "json").out)
+    result = run("plan", "-f", plan, "-q", "-o", "json", "--calibration", file)
+    assert result.status == 0, result.err
+    document = json.loads(result.out)
+    assert document["calibrations"][0]["accelerator"] == "GX-9"
+    assert document["theta"] < 0.5 * bare["theta"]
+    assert run("verify", write(document, "made.yaml")).status == 0
+
+
+def test_a_name_that_neither_the_plan_nor_the_catalogue_has_is_refused(
+    run: Runner, write: Callable[..., Path]
+) -> None:
+    plan = write(spec(**OWN))
+    for change, said in (
+        ({"accelerator": "GX-8"}, "[0].accelerator: unknown accelerator 'GX-8' (known: "),
+        ({"accelerator": "GX-8"}, "; the plan has GX-9"),
+        ({"accelerator": "H100-40GB"}, "did you mean H100, H100-NVL or H100-PCIe?"),
+        ({"models": ["me/M-2B"]}, "[0].models[0]: unknown model 'me/M-2B'"),
+        ({"models": ["me/M-2B"]}, "; the plan has me/M-1B"),
+    ):
+        row = calibration_documents([slower(1.0, accelerator="GX-9")])[0] | change
+        result = run("plan", "-f", plan, "-q", "--calibration", write({"calibrations": [row]}, "c"))
+        assert (result.status, said in result.err) == (2, True), result.err
 
 
 def test_order_of_files_does_not_matter_and_what_is_of_no_use_is_not_kept() -> None:
@@ -289,8 +366,10 @@ def test_two_engines_on_one_accelerator_are_refused() -> None:
         CalibrationFile("a", (slower(1.0),)),
         CalibrationFile("b", (slower(1.0, engine="sglang"),)),
     ]
+    (model,) = spec()["spec"]["models"]
+    any_engine = problem(models=[{**model, "engine": {}}])
     with pytest.raises(InputError, match=r"b: .*sglang 0.18 on H100 .* a has it already .*vllm"):
-        calibrated(problem(), files)
+        calibrated(any_engine, files)
 
 
 BACKWARDS = {"low": 2, "high": 1, "level": 0.9}
@@ -375,12 +454,15 @@ def test_a_pool_that_a_change_takes_away_takes_its_calibration_along(
     assert "calibrations" not in document["plan"]
 
 
-COLUMNS = "accelerator,engine,version,model,precision,tp,input,output,clients,ttft_ms,tpot_ms"
+COLUMNS = "accelerator,engine,version,model,precision,kv,tp,input,output,clients,ttft_ms,tpot_ms"
 
 
 def eight(points: Sequence[EnginePoint]) -> list[EnginePoint]:
-    """Least and most of tp, lengths and clients: what docs/how-to/calibrate.md asks for."""
-    sample = []
+    """Least and most of tp, lengths and clients: what docs/how-to/calibrate.md asks for.
+
+    Of lengths that have one run, the runs with the fewest and the most clients of any lengths.
+    """
+    sample: list[EnginePoint] = []
     degrees = sorted({p.parallelism.tp for p in points})
     for tp in dict.fromkeys((degrees[0], degrees[-1])):
         runs = [p for p in points if p.parallelism.tp == tp]
@@ -390,17 +472,20 @@ def eight(points: Sequence[EnginePoint]) -> list[EnginePoint]:
                 (p for p in runs if (p.inputs, p.outputs) == pair), key=lambda p: p.clients
             )
             sample += [sweep[0], sweep[-1]]
-    return sample
+        if len(sweep) == 1:
+            runs.sort(key=lambda p: p.clients)
+            sample += [runs[0], runs[-1]]
+    return list(dict.fromkeys(sample))
 
 
 def csv(points: Sequence[EnginePoint]) -> str:
     lines = [
-        f"{p.accelerator},{p.engine},{p.version},{p.model},{p.precision},{p.parallelism.tp},"
-        f"{p.drawn * p.inputs:g},{p.drawn * p.outputs:g},{p.clients:g},"
-        f"{1e3 * p.ttft:.6g},{1e3 * p.tpot:.6g},{p.kv}"
+        f"{p.accelerator},{p.engine},{p.version},{p.model},{p.precision},{p.kv},"
+        f"{p.parallelism.tp},{p.drawn * p.inputs:g},{p.drawn * p.outputs:g},{p.clients:g},"
+        f"{1e3 * p.ttft:.6g},{1e3 * p.tpot:.6g}"
         for p in points
     ]
-    return "\n".join([f"{COLUMNS.strip()},kv", *lines, ""])
+    return "\n".join([COLUMNS, *lines, ""])
 
 
 def median_error(case: Problem, fit: EngineFit) -> float:
@@ -410,7 +495,7 @@ def median_error(case: Problem, fit: EngineFit) -> float:
 
 @pytest.mark.skipif(not DATA.exists(), reason="../shared/data is absent")
 def test_eight_runs_pay(run: Runner, tmp_path: Path) -> None:
-    """Rows that the user did not measure: of nine sets the middle error falls to 5 %.
+    """Rows that the user did not measure: of nine sets the middle error falls from 6 to 3 %.
 
     The default has seen all series; benchmarks/accuracy/defaults.py judges those left out.
     """
@@ -427,12 +512,12 @@ def test_eight_runs_pay(run: Runner, tmp_path: Path) -> None:
         (calibration,) = read_calibrations(yaml.safe_load(target.read_text()))
         rest = loop_problem([point for point in points if point not in own])
         before.append(median_error(rest, engine_fit(accelerator(series[0]), series[1])))
-        after.append(median_error(rest, calibration.fit()))
+        after.append(median_error(rest, calibration.fit(accelerator(series[0]))))
     assert len(sets) == 9
-    assert np.median(after) < min(0.06, np.median(before))
+    assert np.median(after) < min(0.04, np.median(before))
     gains = [old - new for old, new in zip(before, after, strict=True)]
-    assert sum(gain > 0 for gain in gains) >= 6
-    assert min(gains) > -0.07  # the default has seen the rows that it is judged by, the fit eight
+    assert sum(gain > 0 for gain in gains) >= 7
+    assert min(gains) > -0.01
 
 
 @pytest.mark.skipif(not DATA.exists(), reason="../shared/data is absent")

@@ -93,11 +93,14 @@ def test_lost_islands_leave_the_table_whatever_the_file_says() -> None:
 
 
 def test_what_is_learnt_is_a_factor_on_the_times_that_are_given() -> None:
-    """Of other times it says nothing: it is dropped, and learnt anew."""
+    """Of other times it says nothing: it is dropped, and learnt anew.
+
+    The file is of any engine, as the windows are: nothing but its factor is between the times.
+    """
     state = after(WARM)["state"]
     question = request(EXAMPLE, window=window(WARM), state=state)
     assert rows(ask(question))
-    text = given(1.3)
+    text = given(1.3, engine="*")
     reply = ask(with_map(question, text))
     assert rows(reply) == {}
     for number in range(WARM, 2 * WARM):
