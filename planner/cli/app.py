@@ -449,12 +449,16 @@ def accelerators(form: str) -> int:
 
 
 @catalogue.command("models", epilog=EXIT_CODES)
+@click.argument("configs", metavar="[CONFIG]...", nargs=-1)
 @output("table", "json")
-def models(form: str) -> int:
-    """List models: size, precision and the bytes of KV cache per token."""
+def models(form: str, configs: tuple[str, ...]) -> int:
+    """List models: parameters in billions, and the bytes of KV cache of a token.
+
+    With CONFIG, the path of a config.json, or a name or identifier: how it is read.
+    """
     from .commands import catalogue as command
 
-    return command.models(form)
+    return command.models(form, configs)
 
 
 def main() -> None:

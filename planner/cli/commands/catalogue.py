@@ -18,13 +18,14 @@ from ...templates.template import island_throughput, place_name
 from ..show_plan import phrase
 from ..terminal import console, print_table, progress
 from .files import planned_problem, read_text, write_document
-from .own import read_resource
+from .own import own_model, read_resource
 
 HUNDRED = 100
 """From here on a figure has no decimals."""
 TERA, GIGA, GIB = 1e12, 1e9, float(1 << 30)
-_SHORT = ("NAME", ">BF16", ">FP8", ">FP4", ">GiB", ">GB/s", ">LINK", ">GPUS", ">NIC", "CONFIDENCE")
-"""Heads of a table that fits 100 columns; ``BF16`` is the 16-bit peak."""
+_GPU_HEADS = ("NAME", ">BF16", ">FP8", ">FP4", ">GiB", ">GB/s", ">LINK", ">GPUS", ">NIC")
+_MODEL_HEADS = ("NAME", "TYPE", ">LAYERS", ">PARAMS", ">ACTIVE", ">KV B", ">LONGEST")
+"""Heads of tables that fit 100 columns; ``BF16`` is the 16-bit peak, ``KV B`` of a token."""
 
 
 def accelerators(form: str) -> int:
@@ -48,52 +49,59 @@ def accelerators(form: str) -> int:
         }
         for row in gpus.accelerators()
     ]
-    if form != "json":
-        cells = ([*map(_figure, list(row.values())[:-1])] for row in rows)
-        print_table(console(), _SHORT, cells, gap=0)
-        return 0
-    for row in rows:
+    for row in rows if form == "json" else ():
         row |= {
             "source": gpus.source_of(row["name"])[0],
             "slices": list(gpus.profiles(row["name"])),
         }
-    return _list("accelerators", rows, form)
+    return _list("accelerators", rows, form, (*_GPU_HEADS, "CONFIDENCE"))
 
 
-def models(form: str) -> int:
-    """List the models of the catalogue in their published precision; JSON has identifiers too."""
-    rows: list[dict[str, Any]] = [
-        {
-            "name": row.name,
-            "precision": row.precision.name,
-            "layers": row.layers,
-            "billionParameters": row.parameters / GIGA,
-            "billionActive": row.active_parameters / GIGA,
-            "kvBytesPerToken": row.kv_bytes_per_token,
-            "longestTokens": row.max_length,
-            "confidence": architectures.model_row(row.name)["confidence"],
-            "date": str(architectures.model_row(row.name)["source"]["date"]),
-        }
-        for row in architectures.architectures()
-    ]
-    if form == "json":
-        for row in rows:
-            facts = architectures.model_row(row["name"])
-            row["source"] = facts["source"]["title"]
-            row["names"] = [facts["id"], *facts.get("aliases", ()), *facts.get("copies", ())]
-    return _list("models", rows, form)
+def models(form: str, configs: tuple[str, ...]) -> int:
+    """List the models of the catalogue in their published precision; JSON has identifiers too.
+
+    With ``configs`` (files, or identifiers in the local model cache) those instead.
+    """
+    if configs:
+        shapes = [own_model(config) for config in configs]
+        return _list("models", [_shape(shape) for shape in shapes], form, _MODEL_HEADS)
+    rows = []
+    for shape in architectures.architectures():
+        facts = architectures.model_row(shape.name)
+        rows.append(_shape(shape) | {"confidence": facts["confidence"]})
+        if form == "json":
+            rows[-1] |= {
+                "date": str(facts["source"]["date"]),
+                "source": facts["source"]["title"],
+                "names": [facts["id"], *facts.get("aliases", ()), *facts.get("copies", ())],
+            }
+    return _list("models", rows, form, (*_MODEL_HEADS, "CONFIDENCE"))
+
+
+def _shape(shape: architectures.ModelArchitecture) -> dict[str, Any]:
+    """Return what follows from the shape of a model."""
+    return {
+        "name": shape.name,
+        "precision": shape.precision.name,
+        "layers": shape.layers,
+        "billionParameters": shape.parameters / GIGA,
+        "billionActive": shape.active_parameters / GIGA,
+        "kvBytesPerToken": shape.kv_bytes_per_token,
+        "longestTokens": shape.max_length,
+    }
 
 
 def _in(value: float | None, unit: float) -> float | None:
     return None if value is None else value / unit
 
 
-def _list(kind: str, rows: list[dict[str, Any]], form: str) -> int:
+def _list(kind: str, rows: list[dict[str, Any]], form: str, heads: tuple[str, ...]) -> int:
+    """Print rows as JSON, or a table of as many of their values as there are heads."""
     if form == "json":
         write_document({kind: rows}, form)
         return 0
-    columns = [key if isinstance(value, str) else f">{key}" for key, value in rows[0].items()]
-    print_table(console(), columns, (map(_figure, row.values()) for row in rows), gap=0)
+    cells = ([*map(_figure, row.values())][: len(heads)] for row in rows)
+    print_table(console(), heads, cells, gap=0)
     return 0
 
 

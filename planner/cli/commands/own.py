@@ -12,7 +12,11 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from archipelago.perfmodel.catalogue.architectures import architecture
+from archipelago.perfmodel.catalogue.architectures import (
+    ModelArchitecture,
+    architecture,
+    from_config,
+)
 from archipelago.perfmodel.errors import UnknownName
 
 from ...documents import Document, brief, read_json
@@ -93,6 +97,23 @@ def read_config(path: Path) -> Document:
     if "quantization_config" not in config and beside.is_file():
         config["quantization"] = _read_json(beside).get("quantization")
     return config
+
+
+def own_model(place: str) -> ModelArchitecture:
+    """Return a model by the path of its config.json, its name or identifier.
+
+    Raises:
+        UnknownName: neither the catalogue nor the local model cache has it, and it is no file.
+        PerfModelError: a field of the config.json is not understood.
+    """
+    if Path(place).is_file():
+        return from_config(read_config(Path(place)), place)
+    try:
+        return architecture(place)
+    except UnknownName:
+        if (config := cached_config(place)) is None:
+            raise
+    return from_config(config, place)
 
 
 def cached_config(identifier: str) -> Document | None:

@@ -137,3 +137,19 @@ def test_a_catalogue_of_ones_own_gives_models_and_accelerators(run: Runner, tmp_
     catalogue.write_text(yaml.safe_dump({"accelerators": [{"name": "X"}]}))
     refused = run("plan", "-f", path, "--catalogue", catalogue)
     assert f"{catalogue}: accelerators[0].like: state memoryGibibytes" in refused.err
+
+
+def test_how_a_config_is_read_is_shown(
+    run: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    cached(tmp_path / "hub", "me", "M-1B", CONFIG)
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    named = ("catalogue", "models", tmp_path / "config.json", "me/M-1B", "Qwen/Qwen3-32B")
+    file, found, known = json.loads(run(*named, "-o", "json").out)["models"]
+    assert file == {**found, "name": str(tmp_path / "config.json")}
+    assert (found["layers"], found["kvBytesPerToken"]) == (16, 16 * 2 * 8 * 64 * 2)
+    assert known["name"] == "Qwen3-32B"
+    refused = run("catalogue", "models", "me/Other")
+    assert refused.status == 2
+    assert "unknown model 'me/Other'" in refused.err
