@@ -23,12 +23,13 @@ from ..layout.assemble import Layout, assemble
 from ..milp.build import build_program
 from ..milp.highs import SolverOptions, SolveStatus, objective_of, solve
 from ..milp.variables import Program
-from ..plan import Plan, running_islands
+from ..plan import IslandClass, Plan, running_islands
 from ..problem import Objective, PlanningProblem
 from ..search.portfolio import solution
 from ..strategies.exact import least_change, searched
 from ..strategies.infeasible import unservable
 from ..templates.catalogue import build_catalogue
+from ..templates.template import Template
 from .deployed import DeployedIslands, deployed_islands
 from .dollars import change_cost
 from .evaluate import TAIL, headroom_of, loads_of, mean_rates, restate, unproven
@@ -114,7 +115,9 @@ def reshape(
 
     try:
         catalogue = build_catalogue(problem, deadline=deadline)
-        program = build_program(problem, catalogue.templates, deadline)
+        templates = _as_started(problem, plan, catalogue.templates)
+        catalogue = replace(catalogue, templates=templates)
+        program = build_program(problem, templates, deadline)
         program = program.with_limit(program.disruption, float(limits.moved_gpus))
         new = solved(program)
         if new is not None and len(island_changes(plan, new).flipped) > limits.flips:
@@ -128,9 +131,32 @@ def reshape(
                     flips[column] = island_class.without_phase in bodies
             flips *= program.disruption > 0
             new = solved(program.with_limit(flips, float(limits.flips)))
+        if min_headroom is None and new is not None and np.isfinite(new.theta):
+            # The plan may keep engines of a smaller batch than those that it counted on.
+            weights = best_reroute(deployed_islands(replace(problem, running=()), plan))
+            if weights is not None and weights.theta > new.theta * (1 + CERTAIN):
+                new = solved(program.with_limit(program.disruption, 0.0))
     except SolverError:
         return None
     return new if new and new.changes and new.changes.moved_gpus <= limits.moved_gpus else None
+
+
+def _as_started(
+    problem: PlanningProblem, plan: Plan, templates: tuple[Template, ...]
+) -> tuple[Template, ...]:
+    """Return the templates; those of deployed classes admit no more than the engines that run.
+
+    The planner must not count on batches that ``_with_running_batch`` takes away.
+    """
+    deployed = DeployedIslands(problem, plan, templates)
+    started: dict[IslandClass, dict[Template, None]] = {}  # templates compare by identity
+    for group in plan.groups:
+        points = deployed.operating_points(group)
+        started.setdefault(group.island_class, {}).update(dict.fromkeys(points))
+    found: dict[Template, None] = {}
+    for template in templates:
+        found.update(started.get(template.island_class, {template: None}))
+    return tuple(found)
 
 
 def _with_running_batch(problem: PlanningProblem, old: Plan, new: Plan) -> Plan:

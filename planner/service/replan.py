@@ -83,8 +83,9 @@ MOVED: Final = 1.2
 """Factor by which the rate may change until a bound is proven again: scaled by the rate it holds
 for the same mix only."""
 TRIES: Final = 3
-"""Attempts to find a safe table of least cost. The planner does not know that a running engine
-admits no more than its start flag, so each attempt requires more headroom in proportion."""
+"""Attempts to find a safe table of least cost. The planner does not know which of several running
+engines of a class admits no more than a small batch, so each attempt requires more headroom in
+proportion."""
 NEVER_READY: Final = "its pods did not become ready lately"
 """Note of a change that was taken back."""
 LEAST_GAIN: Final = 1e-3

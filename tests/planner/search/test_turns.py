@@ -25,13 +25,13 @@ class Idle(Step):
 
 
 class Proves(Idle):
-    """A step that closes most of the gap in its first two turns."""
+    """A step that closes nine tenths of the gap in each of its first two turns."""
 
     def turn(self, search: Search) -> bool:
         super().turn(search)
         assert search.best is not None
         if len(self.given) <= 2:
-            search.prove(search.best.value - (search.best.value - search.bound) / 100)
+            search.prove(search.best.value - (search.best.value - search.bound) / 10)
         return True
 
 

@@ -15,9 +15,9 @@ from tests.support.operator.live import like_planned, plan_of
 PLANNED, GROWN, FALLEN = 60.0, 110.0, 12.0
 BURST = PLANNED + 8 * 400 / 60
 """Of a minute with eight seconds of 400 req/s more."""
-LEAST = {PLANNED: 13.0, GROWN: 22.0, FALLEN: 5.0}
+LEAST = {PLANNED: 12.0, GROWN: 20.0, FALLEN: 5.0}
 """What `archipelago plan` asks for that rate [$/h]."""
-UPPER = {PLANNED: 13.0, GROWN: 24.0, FALLEN: 5.0}
+UPPER = {PLANNED: 13.0, GROWN: 22.0, FALLEN: 5.0}
 """The same for 1.1 times that rate: about the upper end of the demand of a minute [$/h]."""
 
 
