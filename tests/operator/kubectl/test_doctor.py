@@ -253,9 +253,9 @@ def node(name: str, product: str) -> dict[str, Any]:
 def test_accelerators_of_nodes_are_known_or_named() -> None:
     check = doctor.nodes([node("n-0", "NVIDIA-H100-80GB-HBM3")])
     assert (check.verdict, check.text) == (Verdict.OK, "8 GPUs that can be used: H100")
-    warning = doctor.nodes([node("n-0", "NVIDIA-H100-80GB-HBM3"), node("n-1", "Tesla-T4")])
+    warning = doctor.nodes([node("n-0", "NVIDIA-H100-80GB-HBM3"), node("n-1", "Tesla-K80")])
     assert warning.verdict is Verdict.WARN
-    assert "n-1 (nvidia.com/gpu.product=Tesla-T4)" in warning.text
+    assert "n-1 (nvidia.com/gpu.product=Tesla-K80)" in warning.text
     assert doctor.nodes([]).verdict is Verdict.WARN
 
 
