@@ -191,13 +191,16 @@ def _leaves(value: object, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 def _others(value: object) -> list[object]:
-    """Other values in place of one: a per cent more, ten times as much, another word."""
+    """Other values in place of one: a per cent more or less, ten times as much, another word.
+
+    A millionth more than that, as a gap is a difference of rounded numbers.
+    """
     if isinstance(value, bool):
         return [not value]
     if isinstance(value, int):
         return [value + max(1, value // 100), value * 10 + 1, max(0, value - 1)]
     if isinstance(value, float):
-        return [value * 1.01 + 1e-6, value * 0.99, value * 10 + 1]
+        return [value * 1.01 + 1e-6, value * 0.99 - 1e-6, value * 10 + 1]
     return [f"{value}1", "x"]
 
 
