@@ -295,7 +295,9 @@ class ClusterInventory:
 
     def counts(self) -> dict[str, int]:
         """Return the number of ``usable``, ``lost`` (not serving) and ``excluded`` nodes."""
-        return self._nodes.counts(self._clock())
+        pools = (pool for selector in self._selectors() for pool in selector.pools)
+        products = {product for pool in pools for product in pool.products}
+        return self._nodes.counts(self._clock(), products)
 
     # Time.
 

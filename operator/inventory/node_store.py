@@ -151,14 +151,18 @@ class NodeStore:
             return now
         return min(drained, self._usable.next_trusted(now), self._serving.next_trusted(now))
 
-    def counts(self, now: float) -> dict[str, int]:
-        """Return the number of nodes that are ``usable``, ``lost`` or ``excluded``."""
+    def counts(self, now: float, products: Collection[str]) -> dict[str, int]:
+        """Return the number of nodes that are ``usable``, ``lost`` or ``excluded``.
+
+        GPUs that the catalogue does not have are usable if a plan has these ``products``.
+        """
         counts = dict.fromkeys(("usable", "lost", "excluded"), 0)
         for node in self._table:
             if self.is_lost(node.name, now):
                 counts["lost"] += 1
             else:
-                usable = node.shape.up and self.is_steady(node.name, now)
+                known = not node.shape.product or node.shape.product in products
+                usable = known and node.shape.up and self.is_steady(node.name, now)
                 counts["usable" if usable else "excluded"] += 1
         return counts
 

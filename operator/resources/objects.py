@@ -69,10 +69,13 @@ def owner_reference(plan: PlanObject) -> Manifest:
 # has an effect now.
 REVISION: Final = 1
 # Fields that no plan depends on: whether there is one, which nodes it gets (inputs of their own),
-# how its table changes later, and who makes its pods. The engine of a model only changes how phases
-# are switched and how metrics are named.
+# how its table changes later, and who makes its pods; of an engine how phases are switched and how
+# metrics are named.
 _WITHOUT_EFFECT: Final = frozenset({"suspend", "priority", "replanning", "islands"})
-_WITHOUT_EFFECT_OF_MODELS: Final = frozenset({"engine"})
+_WITHOUT_EFFECT_OF_ENGINES: Final = frozenset({"roleSwitch", "metrics", "servedName"})
+# Defaults that the API server gives to plans stored before the fields existed: the same as absent.
+_NEW: Final[Body] = {"accelerators": []}
+_NEW_OF_ENGINES: Final[Body] = {"prefixHitShares": [], "attentionDataParallel": "Allowed"}
 
 
 @dataclass(frozen=True)
@@ -454,16 +457,32 @@ def inputs_hash(name: str, spec: Body, misfits: AbstractSet[str] = frozenset()) 
     A field that does not fit its schema (``misfits``) always counts: there is no plan with it.
     """
     without_effect = _WITHOUT_EFFECT - misfits
-    effective = {field: value for field, value in spec.items() if field not in without_effect}
+    effective = _effective(spec, without_effect, _NEW)
     models = spec.get("models") or []
     effective["models"] = [
-        {name: value for name, value in model.items() if name not in _WITHOUT_EFFECT_OF_MODELS}
-        if isinstance(model, Mapping)
-        else model  # of a newer definition
+        _effective_model(model) if isinstance(model, Mapping) else model  # of a newer definition
         for model in (models if isinstance(models, list) else [models])
     ]
     inputs = {"revision": REVISION, "name": name, "spec": effective}
     return hashlib.sha256(canonical_bytes(inputs)).hexdigest()[:32]
+
+
+def _effective_model(model: Body) -> dict[str, Any]:
+    engine = model.get("engine")
+    if not isinstance(engine, Mapping):
+        return dict(model)
+    rest = {name: value for name, value in model.items() if name != "engine"}
+    found = _effective(engine, _WITHOUT_EFFECT_OF_ENGINES, _NEW_OF_ENGINES)
+    return {**rest, "engine": found} if found else rest
+
+
+def _effective(body: Body, without: AbstractSet[str], new: Body) -> dict[str, Any]:
+    """Return the fields that count, less defaults that are younger than the first release."""
+    return {
+        name: value
+        for name, value in body.items()
+        if name not in without and not (name in new and value == new[name])
+    }
 
 
 def _facts(item: Node) -> dict[str, Any]:

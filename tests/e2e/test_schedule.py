@@ -40,7 +40,7 @@ def test_the_plan_of_a_window_comes_before_it_and_goes_after_it(
     assert cost(plans) == "12.00"
     assert traffic(plans)["factor"] == "1"
 
-    eventually(lambda: cost(plans) == "27.00", within=AHEAD.total_seconds() + 30)
+    eventually(lambda: cost(plans) == "25.00", within=AHEAD.total_seconds() + 30)
     assert datetime.now(UTC) < begins
     assert traffic(plans) == {
         "factor": "8",

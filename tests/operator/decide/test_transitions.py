@@ -22,6 +22,7 @@ DRAWS = int(os.environ.get("TRANSITIONS", "300"))
 POOL = int(os.environ.get("TRANSITION_VARIANTS", "60"))
 """Variants that the default run plans; a full one takes all there are."""
 
+SEEN_OF_ENGINES = tuple(f"models[].engine.{name}" for name in ("roleSwitch", "metrics", "served"))
 NO_EFFECT = (
     {
         "priority": "decides between plans that select the same nodes; there are none here",
@@ -34,12 +35,13 @@ NO_EFFECT = (
         "models[].config.configMap": "names what is read in a cluster: tests/e2e/test_own.py",
         "models[].config.key": "names what is read in a cluster: tests/e2e/test_own.py",
         "accelerators[].productLabels": "is read from nodes: tests/e2e/test_own.py",
+        "models[].engine.version": "decides which calibrations apply; there are none here",
         "pools[].domainLabel": "is read from nodes; there are none here: tests of live pools do",
     }
     | {
         field.path: "how a running plan is watched and changed: tests of re-planning show it"
         for field in fields()
-        if field.path.startswith(("replanning.", "islands.", "models[].engine."))
+        if field.path.startswith(("replanning.", "islands.", *SEEN_OF_ENGINES))
         and field.kind != "object"
     }
     | {

@@ -18,7 +18,7 @@ from archipelago.operator.inventory.pools import ExclusionReason
 from archipelago.operator.resources.names import Key, Permission
 from archipelago.operator.resources.status import ConditionStatus, Reason
 from tests.operator.inventory.test_nodes import pod
-from tests.support.operator.nodes import CLIQUE, H100, L4, body
+from tests.support.operator.nodes import CLIQUE, H100, L4, ODD, body
 
 BORN = datetime(2026, 1, 1, tzinfo=UTC)
 CHAT, CODE = Key("team", "chat"), Key("other", "code")
@@ -185,6 +185,18 @@ def test_a_cordon_is_no_loss_and_a_heartbeat_no_change() -> None:
     world.run(10)
     assert [lost for _, _, lost in world.news] == [False]
     assert world.inventory.counts() == {"usable": 1, "lost": 0, "excluded": 1}
+
+
+def test_gpus_that_no_plan_knows_are_not_usable() -> None:
+    world, chat = World(), plan()
+    world.listed("n0")
+    world.node("n1", labels=ODD)
+    world.count(chat)
+    world.run(10)
+    assert world.inventory.counts() == {"usable": 1, "lost": 0, "excluded": 1}
+    world.count(plan(CODE, products=frozenset({"nvidia-x1"})))
+    world.run(10)
+    assert world.inventory.counts() == {"usable": 2, "lost": 0, "excluded": 0}
 
 
 def test_a_node_that_stays_cordoned_leaves_while_it_still_serves() -> None:

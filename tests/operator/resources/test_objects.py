@@ -130,8 +130,8 @@ def test_inputs_are_what_a_table_depends_on() -> None:
 def test_how_a_model_is_watched_and_switched_is_no_input_of_a_plan() -> None:
     """A plan stored before the fields existed gets them by default, and is not planned anew."""
 
-    def hashed(**engine: str) -> str:
-        model = {"name": "a"} | ({"engine": engine} if engine else {})
+    def hashed(**engine: object) -> str:
+        model: dict[str, object] = {"name": "a"} | ({"engine": engine} if engine else {})
         return inputs_hash("chat", {"models": [model]})
 
     same = hashed()
@@ -139,6 +139,24 @@ def test_how_a_model_is_watched_and_switched_is_no_input_of_a_plan() -> None:
     assert hashed(roleSwitch="Restart", metrics="sglang", servedName="x") == same
     assert hashed(roleSwitch="None") == same
     assert inputs_hash("chat", {"models": [{"name": "a"}], "replanning": {"mode": "Off"}}) == same
+    assert inputs_hash("chat", {"models": [{"name": "a"}], "accelerators": []}) == same
+    assert hashed(prefixHitShares=[], attentionDataParallel="Allowed") == same
+
+
+def test_how_an_engine_runs_is_an_input_of_a_plan() -> None:
+    def hashed(engine: object) -> str:
+        return inputs_hash("chat", {"models": [{"name": "a", "engine": engine}]})
+
+    settings: list[dict[str, object]] = [
+        {},
+        {"name": "vllm"},
+        {"kvDtype": "fp8"},
+        {"chunkTokens": 4096},
+        {"prefixHitShares": [{"upToTokens": 100, "share": "0.5"}]},
+        {"attentionDataParallel": "Never"},
+        {"parallelism": {"tensor": 8}},
+    ]
+    assert len({hashed(engine) for engine in settings}) == len(settings)
 
 
 def test_a_field_that_does_not_fit_is_an_input_until_it_is_corrected() -> None:

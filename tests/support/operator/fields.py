@@ -160,6 +160,38 @@ own-without-links:
     fp16Teraflops: "100"
     pcieGigabytesPerSecond: "16"
   planner: {timeLimitSeconds: 5}
+engine:
+  models:
+  - name: mixtral
+    architecture: Mixtral-8x7B
+    precision: fp8
+    workload:
+      logNormal: {median: 3000, sigma: "1", max: 32768}
+      outputTokens: {mean: "300"}
+      ranges: {count: 2}
+    engine:
+      name: vllm
+      version: "0.9.1"
+      kvDtype: bf16
+      memoryShare: "0.9"
+      chunkTokens: 4096
+      prefixHitShare: "0.2"
+      prefixHitShares: [{upToTokens: 1000, share: "0.4"}]
+      speculation: {draftTokens: 2, acceptance: "0.7", draftCost: "0.1"}
+      attentionDataParallel: Allowed
+      parallelism: {tensor: 2, pipeline: 1, data: 2, expert: 4}
+  pools:
+  - {name: h100, accelerator: H100, count: 16, gpusPerNode: 8}
+  planner: {timeLimitSeconds: 5}
+engine-of-copies:
+  models:
+  - name: mixtral
+    architecture: Mixtral-8x7B
+    workload: *short
+    engine: {attentionDataParallel: Always, parallelism: {tensor: 2}}
+  pools:
+  - {name: h100, accelerator: H100, count: 16, gpusPerNode: 8}
+  planner: {timeLimitSeconds: 5}
 """)
 """Small, and between them with a value in every field."""
 KNOWN = {
