@@ -28,6 +28,10 @@ ON_KIND = ("tests/e2e/test_kind.py", "def test_")
 
 DRAWN = ("tests/benchmarks/test_drawn_specs.py", "test_one_command_plans_writes_rows")
 
+OWN_MODEL = Listed(
+    "reads a file of the reader's",
+    by=("tests/e2e/test_own.py", "test_a_model_and_a_gpu_of_ones_own"),
+)
 IN_CLUSTER = Listed(
     "needs a plan in a cluster",
     by=("tests/e2e/test_knowledge.py", "test_a_calibration_file_is_read_checked"),
@@ -141,6 +145,7 @@ COMMANDS = {
     "python -m pytest tests/operator/traffic tests/planner/kubernetes -q": FOLDERS,
     "python -m pytest tests/planner/strategies -q": FOLDERS,
     "kubectl create configmap my-engines --from-file=calibration.yaml": IN_CLUSTER,
+    "kubectl create configmap my-8b --from-file=config.json": OWN_MODEL,
     "kubectl patch splan chat --type=merge"
     """ -p '{"spec":{"calibration":{"configMap":"my-engines"}}}'""": IN_CLUSTER,
     "python -m pytest tests/operator/resources tests/operator/kubectl -q": FOLDERS,
