@@ -322,7 +322,7 @@ class _Table:
     """
 
     def __init__(self, spec: PipelineSpec, sections: Sequence[Section], at: int) -> None:
-        bare = [replace(section, layers=section.gpus) for section in sections]
+        bare = [replace(section, layers=0) for section in sections]
         self._stages = [
             replace(stage, counts=consecutive(spec.model, 0, 0))
             for stage in section_stages(spec, bare, at, 0)

@@ -276,6 +276,13 @@ def test_a_model_too_large_for_the_sections_says_how_many_layers_fit() -> None:
         layer_splits(architecture("Llama-3.1-70B", "bf16"), sections, 1, "decode")
 
 
+def test_a_section_of_more_gpus_than_layers_is_a_question_like_any_other() -> None:
+    """Stages of two GPUs: 24 layers on 32 GPUs and 8."""
+    model = tiny_model(layers=24)
+    sections = [Section(accelerator("H100"), 32), Section(accelerator("L40S"), 8)]
+    assert sum(layer_splits(model, sections, 2, "decode")[0]) == 24
+
+
 def test_larger_requests_get_a_split_with_a_larger_cache() -> None:
     model = architecture("Llama-3.1-70B", "bf16")
     sections = [Section(accelerator("L40S"), 2, 0, 8), Section(accelerator("H100"), 2, 0, 8)]
