@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from archipelago.planner.schedule import scheduled
-from archipelago.planner.servingplan.traffic import windows_of
 from archipelago.planner.servingplan.types import DAY
+from archipelago.planner.servingplan.workload import windows_of
 
 from ..planning.messages import time_limit
 from ..resources.names import timestamp

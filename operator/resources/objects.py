@@ -23,7 +23,7 @@ from archipelago.planner.problem import Phase
 from archipelago.planner.schedule import Scheduled
 from archipelago.planner.servingplan.load import fitting_fields
 from archipelago.planner.servingplan.own import OwnCatalogue, brought_spec
-from archipelago.planner.servingplan.traffic import multiplied
+from archipelago.planner.servingplan.workload import multiplied
 from archipelago.planner.table.shards import POINTER, digest, is_pointer
 
 from ..settings import OFF

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache, lru_cache
 from importlib.resources import files
-from types import MappingProxyType
 from typing import Any, Final
 
 import yaml
@@ -55,17 +54,11 @@ def products() -> dict[str, Any]:
     return document
 
 
-def accelerator_of(
-    labels: Mapping[str, Any], own: Mapping[str, str] = MappingProxyType({})
-) -> tuple[str, str]:
+def accelerator_of(labels: Mapping[str, Any]) -> tuple[str, str]:
     """Return the catalogue's name, empty if unknown, and the label that decided.
 
     The instance type decides only if the node has no product label, or between the accelerators
     that a label names.
-
-    Args:
-        labels: Of the node.
-        own: Accelerators that the catalogue lacks, by product label.
     """
     table, source = products(), ""
     sizes = {key: count(labels[key]) for key in table["memory"] if key in labels}  # [MiB]
@@ -74,7 +67,7 @@ def accelerator_of(
     for label in table["labels"]:
         if label in labels:
             product = str(labels[label])
-            if name := known(product, [size for size in sizes.values() if size], at_hand, own):
+            if name := known(product, [size for size in sizes.values() if size], at_hand):
                 return name, f"{label}={product}"
             if not source and folded(product.partition("-MIG-")[0]) in table["products"]:
                 product = ", ".join([product, *(f"{key}={labels[key]}" for key in sizes)])
@@ -88,7 +81,6 @@ def known(
     product: str,
     mebibytes: Collection[int],
     machine: Collection[str] = (),
-    own: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
     """Return the accelerator of a product's name and memory, empty if unknown.
 
@@ -96,10 +88,7 @@ def known(
         product: As a label or a driver writes it; a slice ends in ``-MIG-`` and its profile.
         mebibytes: Memory of one GPU, or slice, by each source that states it [MiB].
         machine: Accelerators of the machine's type; they decide between several.
-        own: Accelerators that the catalogue lacks, by product label.
     """
-    if name := next((own[key] for key in own if folded(key) == folded(product)), ""):
-        return name
     return _in_catalogue(product, tuple(mebibytes), tuple(machine))
 
 
@@ -197,7 +186,6 @@ class NodeSummary:
     ``leaving``: the taint of its removal, empty if none. ``created``: creationTimestamp, empty if
     unknown. ``devices``: what ResourceSlices say of it. GPUs that a device plugin offers as well
     are counted once, as the plugin offers them. ``pinned``: its islands are not changed by choice.
-    ``own``: accelerators that the catalogue lacks, by product label.
     """
 
     name: str
@@ -210,7 +198,6 @@ class NodeSummary:
     created: str = ""
     devices: NodeDevices | None = None
     pinned: bool = False
-    own: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def has_gpus(self) -> bool:
@@ -297,10 +284,10 @@ class NodeSummary:
         """Return the catalogue's name, empty if unknown, and what decided."""
         devices = self.by_devices
         if devices is None or not devices.product:
-            return accelerator_of(self.labels, self.own)
+            return accelerator_of(self.labels)
         sizes = [devices.mebibytes] if devices.mebibytes else []
         size = f" of {devices.mebibytes} MiB" if sizes else ""
-        return known(devices.product, sizes, own=self.own), f"{devices.product}{size}"
+        return known(devices.product, sizes), f"{devices.product}{size}"
 
     def _shared(self) -> str:
         """Return what shows that several pods get one GPU, empty if nothing does."""

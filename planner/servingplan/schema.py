@@ -20,8 +20,8 @@ from .own import OwnAccelerator
 from .pools import Network, Pipeline, Pool
 from .replanning import Replanning
 from .rule import Rule, SpecObject, within
-from .traffic import Traffic
 from .types import DATA_KEY, DNS_NAME, HEADER_NAME, DecimalText, Named
+from .workload import Traffic
 
 MAX_BINS = 512
 MAX_DOMAINS = 512

@@ -17,7 +17,7 @@ from ...formats.calibrations import applicable, calibrated, parse_calibration_fi
 from ...problem import PlanningProblem
 from ...schedule import peak, scheduled
 from ...servingplan import ServingPlanResource, to_problem
-from ...servingplan.traffic import multiplied, windows_of
+from ...servingplan.workload import multiplied, windows_of
 
 STDIN = "-"
 YEARS = range(1970, 9000)

@@ -335,13 +335,6 @@ def test_a_name_of_several_accelerators_is_decided_by_memory_or_machine_or_not_a
     assert accelerator_of({label: "A100", "nvidia.com/gpu.memory": "81920"})[0] == "A100-80GB"
 
 
-def test_a_product_of_ones_own_is_an_accelerator_of_ones_own() -> None:
-    labels = {"nvidia.com/gpu.product": "NVIDIA-X1", "nvidia.com/gpu.memory": "12345"}
-    own = {"nvidia x1": "X1"}
-    assert accelerator_of(labels, own) == ("X1", "nvidia.com/gpu.product=NVIDIA-X1")
-    assert accelerator_of(labels)[0] == ""
-
-
 def test_every_label_name_of_the_reference_list_is_found() -> None:
     path = Path(__file__).parents[4] / "shared/data/catalogue/label_names.csv"
     if not path.exists():

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from archipelago.planner.schedule import HORIZON, Window, peak, scheduled
-from archipelago.planner.servingplan.traffic import multiplied, windows_of
+from archipelago.planner.servingplan.workload import multiplied, windows_of
 
 MONDAY = datetime(2026, 11, 23, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
