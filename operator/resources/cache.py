@@ -7,10 +7,11 @@ interrupted watch does not.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from archipelago.planner.servingplan.own import OwnCatalogue
 
@@ -128,7 +129,8 @@ class Cache:
         self._plan_of_table: dict[Key, Key] = {}  # by table, and by the stem of its shards
         self._contents: dict[Key, dict[str, LargeContent]] = {}  # by table and hash
         self._refused: dict[Key, str] = {}  # pointer to what is no table, by table
-        self._files: dict[Key, dict[FileSource, FileText]] = {}  # by plan
+        self._files: dict[Key, _Files] = {}  # by plan
+        self._whole: dict[Key, _Whole] = {}  # by plan
         self.catalogue = OwnCatalogue()
         """The administrator's catalogue."""
         self._shards: dict[Key, set[Key]] = {}  # by stem; some may be gone already
@@ -191,7 +193,9 @@ class Cache:
 
     def update_files(self, plan: Key, files: Iterable[FileText]) -> None:
         """Store the files that a plan names."""
-        self._files[plan] = {file.source: file for file in files}
+        read = {file.source: file for file in files}
+        if read != self._files.get(plan):
+            self._files[plan] = read
 
     def delete_table(self, key: Key, uid: str | None = None, version: str = "0") -> Key | None:
         """Delete a table or shard; return the key of its plan."""
@@ -209,6 +213,7 @@ class Cache:
     def forget(self, key: Key) -> None:
         """Drop a deleted plan, except a table that is still there."""
         self._files.pop(key, None)
+        self._whole.pop(key, None)
         self._contents.pop(table_key(key), None)
         self._refused.pop(table_key(key), None)
         self._plan_of_table.pop(table_key(key), None)
@@ -233,13 +238,32 @@ class Cache:
         return Observation(key, self.plan(key), table, by_name, knowledge)
 
     def plan(self, key: Key) -> PlanObject | None:
-        """Return a plan with the files that it names, and what it uses of the catalogue."""
-        plan, read = self.plans.get(key), self._files.get(key, {})
+        """Return a plan with the files that it names, and what it uses of the catalogue.
+
+        It is asked for several times a second, and put together anew if one of the three is new.
+        """
+        plan = self.plans.get(key)
         if plan is None:
             return None
-        named = {source: read[source] for source in plan.sources if source in read}
-        plan = plan.with_files(named) if named else plan
-        return plan.with_catalogue(self.catalogue)
+        parts, before = (plan, self._files.get(key), self.catalogue), self._whole.get(key)
+        if before is None or any(map(operator.is_not, parts, before.parts)):
+            self._whole[key] = before = _Whole(parts, _whole(*parts))
+        return before.plan
+
+
+_Files: TypeAlias = dict[FileSource, FileText]
+
+
+class _Whole(NamedTuple):
+    """A plan with files and catalogue, and the very objects that it was put together of."""
+
+    parts: tuple[PlanObject, _Files | None, OwnCatalogue]
+    plan: PlanObject
+
+
+def _whole(plan: PlanObject, read: _Files | None, catalogue: OwnCatalogue) -> PlanObject:
+    named = {source: read[source] for source in plan.sources if source in read} if read else {}
+    return (plan.with_files(named) if named else plan).with_catalogue(catalogue)
 
 
 def _home(key: Key) -> Key:

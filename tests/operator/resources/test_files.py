@@ -71,6 +71,11 @@ def test_the_cache_adds_files_and_catalogue_to_what_is_decided_on() -> None:
     observed = cache.observe(named.key).plan
     assert observed is not None
     assert inline(observed) == {"inline": CONFIG}
+    assert cache.plan(named.key) is observed
+    cache.update_files(named.key, [FileText(SOURCE, json.dumps({**CONFIG, "vocab_size": 9}))])
+    changed = cache.plan(named.key)
+    assert changed is not None
+    assert inline(changed) == {"inline": {**CONFIG, "vocab_size": 9}}
 
 
 def test_an_entry_of_the_administrator_is_planned_as_if_written_in_the_plan() -> None:
