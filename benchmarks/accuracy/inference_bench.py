@@ -35,10 +35,10 @@ from archipelago.perfmodel.calibration.measurements import (
     Loaded,
     clean,
     grouped,
-    measured_model,
     read_csv,
 )
 from archipelago.perfmodel.catalogue.accelerators import accelerator
+from archipelago.perfmodel.catalogue.architectures import architecture
 from archipelago.perfmodel.catalogue.efficiency import engine_fit
 from archipelago.perfmodel.errors import DoesNotFit
 from archipelago.perfmodel.model import FloatArray
@@ -96,14 +96,14 @@ class BatchRun:
     @property
     def large(self) -> bool:
         """Return whether the model is of the 70B class."""
-        return measured_model(self.model).parameters > LARGE
+        return architecture(self.model, "bf16").parameters > LARGE
 
     @property
     def waves(self) -> bool:
         """Return whether the engine runs the batch in parts, because its caches do not fit."""
         try:
             island = Roofline(
-                accelerator(self.accelerator), measured_model(self.model), self.parallelism, 8
+                accelerator(self.accelerator), architecture(self.model, "bf16"), self.parallelism, 8
             )
         except DoesNotFit:
             return True
@@ -136,7 +136,7 @@ _RULES: Mapping[str, Callable[[_Row], bool]] = {
 
 def _failed(run: BatchRun) -> bool:
     """Return whether a run beats 0.8 x reading weights and cache n times: tokens miss."""
-    model = measured_model(run.model)
+    model = architecture(run.model, "bf16")
     cache = model.kv_bytes_per_token * 1.5 * run.length * run.batch
     read = (model.active_parameters * model.precision.linear + cache) / run.parallelism.tp
     floor = run.length * read / accelerator(run.accelerator).bandwidth
@@ -159,7 +159,7 @@ def _parse(row: _Row) -> BatchRun:
     return BatchRun(
         accelerator=_ACCELERATORS[row["Hardware"]],
         engine=_ENGINES[row["Framework"]],
-        model=measured_model(row["Model"]).name,
+        model=architecture(row["Model"], "bf16").name,
         parallelism=Parallelism(tp=int(row["Num of Hardware"])),
         length=float(row["Input Output Length"]),
         batch=float(row["Batch Size"]),
@@ -179,7 +179,7 @@ def batch_benches(runs: Iterable[BatchRun]) -> list[BatchBench]:
     """Return a bench per deployment."""
     benches = []
     for rows in grouped(runs, lambda run: run.deployment):
-        model, parallelism = measured_model(rows[0].model), rows[0].parallelism
+        model, parallelism = architecture(rows[0].model, "bf16"), rows[0].parallelism
         length = column(rows, lambda run: run.length)
         benches.append(
             BatchBench(

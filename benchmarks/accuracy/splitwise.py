@@ -24,10 +24,10 @@ from archipelago.perfmodel.calibration.measurements import (
     Loaded,
     clean,
     grouped,
-    measured_model,
     read_csv,
 )
 from archipelago.perfmodel.catalogue.accelerators import accelerator
+from archipelago.perfmodel.catalogue.architectures import architecture
 from archipelago.perfmodel.catalogue.efficiency import engine_fit
 from archipelago.perfmodel.roofline.parallelism import Parallelism
 from benchmarks.accuracy.case import Bar, Case, Point, Report
@@ -107,7 +107,7 @@ def prefill_benches(runs: Iterable[PhaseRun]) -> list[PrefillBench]:
     """Return a bench per deployment."""
     benches = []
     for rows in grouped(runs, lambda run: run.deployment):
-        model, parallelism = measured_model(rows[0].model), rows[0].parallelism
+        model, parallelism = architecture(rows[0].model, "bf16"), rows[0].parallelism
         benches.append(
             PrefillBench(
                 Deployment(accelerator(rows[0].accelerator), model, parallelism),

@@ -77,12 +77,16 @@ def _named(name: str, own: Iterable[Mapping[str, Any]]) -> tuple[str, frozenset[
 
     The nodes of an accelerator of the catalogue have its spelling, whatever figures a plan gives.
     """
-    mine = next((each for each in own if each["name"].casefold() == name.casefold()), None)
+    mine = _entry(name, own)
     labels = frozenset(map(folded, mine.get("productLabels") or ())) if mine else frozenset[str]()
     try:
         return accelerator(name).name, labels
     except UnknownName:
         return name, labels
+
+
+def _entry(name: str, own: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    return next((each for each in own if each["name"].casefold() == name.casefold()), None)
 
 
 def resolved_spec(spec: Mapping[str, Any], inventory: PlanInventory) -> Body:
@@ -147,7 +151,7 @@ def resolved_spec(spec: Mapping[str, Any], inventory: PlanInventory) -> Body:
 
 def _unknown(name: str, place: str, own: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
     """Yield the problem of an accelerator that neither the plan nor the catalogue has."""
-    if any(each["name"].casefold() == name.casefold() for each in own):
+    if _entry(name, own):
         return
     try:
         accelerator(name)

@@ -13,6 +13,8 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from archipelago.planner.documents import read_json
+from archipelago.planner.servingplan.own import CONFIG_KEY
+from archipelago.planner.servingplan.schema import CALIBRATION_KEY
 
 CALIBRATION = "calibration"
 
@@ -56,9 +58,9 @@ class FileText:
 
 def file_sources(spec: Mapping[str, Any]) -> tuple[FileSource, ...]:
     """Return what a spec names, of which every field fits."""
-    named = [(CALIBRATION, spec.get("calibration"), "calibration.yaml")]
+    named = [(CALIBRATION, spec.get("calibration"), CALIBRATION_KEY)]
     for index, model in enumerate(spec.get("models") or ()):
-        named.append((f"models[{index}].config", model.get("config"), "config.json"))
+        named.append((f"models[{index}].config", model.get("config"), CONFIG_KEY))
     return tuple(
         FileSource(place["configMap"], place.get("key", key), field)
         for field, place, key in named

@@ -14,9 +14,9 @@ import numpy as np
 
 from ..capacity.closed_loop import ClosedLoop, collocated_tpot
 from ..catalogue.accelerators import Accelerator, accelerator
-from ..catalogue.architectures import LatentAttention, ModelArchitecture
+from ..catalogue.architectures import LatentAttention, ModelArchitecture, architecture
 from ..catalogue.efficiency import ANY, EngineFit, engine_fit
-from ..catalogue.precision import BF16_BYTES
+from ..catalogue.precision import BF16_BYTES, KV_BYTES
 from ..model import FloatArray
 from ..roofline import memory
 from ..roofline.communication import Network
@@ -26,7 +26,7 @@ from ..roofline.settings import EngineSettings, Prompt
 from ..roofline.stage import Stage, beside_host
 from . import fit
 from .fit import Parameter, Problem
-from .measurements import EnginePoint, Row, grouped, measured_model
+from .measurements import EnginePoint, Row, grouped
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,10 +132,6 @@ def prefill_of_batch(
     return beside_host(gpu, host, spent.exposed)
 
 
-KV_BYTES = {"bf16": BF16_BYTES, "fp8": 1.0}
-"""Bytes of a cached element [B] by the type of the cache."""
-
-
 def served_model(name: str, precision: str, engine: str, kv: str = "") -> ModelArchitecture:
     """Return a model as an engine serves it; ``kv``: type of its cache, if it is stated.
 
@@ -143,7 +139,7 @@ def served_model(name: str, precision: str, engine: str, kv: str = "") -> ModelA
     ``hf_quant_config.json``): Llama-3.1-70B on one H200 admits 32 requests of 9,216 tokens without
     a queue, which BF16 has no room for.
     """
-    model = measured_model(name, precision)
+    model = architecture(name, precision)
     quantised = model.precision.linear < BF16_BYTES and engine == "tensorrt-llm"
     width = KV_BYTES[kv or ("fp8" if quantised else "bf16")]
     if width == model.precision.kv:

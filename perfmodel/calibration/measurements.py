@@ -23,19 +23,9 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from ..catalogue.accelerators import accelerator
-from ..catalogue.architectures import ModelArchitecture, architecture
+from ..catalogue.architectures import architecture
 from ..errors import MeasurementError
 from ..roofline.parallelism import Parallelism
-
-
-def measured_model(name: str, precision: str = "bf16") -> ModelArchitecture:
-    """Return a model by its name in the catalogue or its repository's; FP16 counts as BF16.
-
-    Raises:
-        UnknownName: the catalogue has no such model.
-    """
-    return architecture(name, precision)
-
 
 Row = TypeVar("Row")
 
@@ -395,7 +385,7 @@ def _point(place: str, row: Mapping[str, str]) -> EnginePoint:
         accelerator=accelerator(row["accelerator"]).name,
         engine=row["engine"],
         version=row.get("version", ""),
-        model=measured_model(row["model"], precision).name,
+        model=architecture(row["model"], precision).name,
         precision=precision,
         parallelism=Parallelism(**{name: int(degree) for name, degree in degrees.items()}),
         inputs=_number(place, row, "input"),

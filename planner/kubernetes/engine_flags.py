@@ -6,11 +6,11 @@ SGLang 0.5 (``python -m sglang.launch_server --help``). In a LeaderWorkerSet the
 ``$(LWS_WORKER_INDEX)`` in arguments.
 
 Settings are written if the spec states them; else the user's template and the engine decide. Their
-flags are read from vLLM (``vllm/config/cache.py``, ``scheduler.py``, ``speculative.py`` and
-``utils/argparse_utils.py``, 0.12 and main of September 2026) and SGLang
-(``python/sglang/srt/server_args.py``, 0.5 and main of September 2026). vLLM joins the parts
-``--speculative-config.KEY`` of one JSON argument, so that the template says what drafts. SGLang
-counts the token that is always checked among the draft tokens; a chain of drafts has one branch.
+flags stand in vLLM's ``vllm/engine/arg_utils.py`` and ``vllm/config/speculative.py``, and in
+SGLang's ``python/sglang/srt/server_args.py``; no engine was started with them here. vLLM joins the
+parts ``--speculative-config.KEY`` of one JSON argument, so that the template says what drafts.
+SGLang counts the token that is always checked among the draft tokens; a chain of drafts has one
+branch.
 """
 
 from __future__ import annotations

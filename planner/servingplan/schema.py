@@ -23,6 +23,7 @@ from .rule import Rule, SpecObject, within
 from .types import DATA_KEY, DNS_NAME, HEADER_NAME, DecimalText, Named
 from .workload import Traffic
 
+CALIBRATION_KEY = "calibration.yaml"
 MAX_BINS = 512
 MAX_DOMAINS = 512
 MAX_LABELS = 128
@@ -299,7 +300,7 @@ class GivenCalibration(SpecObject):
         "the command line --calibration names the file."
     )
     key: Annotated[str, Field(pattern=DATA_KEY, max_length=253)] = Field(
-        default="calibration.yaml",
+        default=CALIBRATION_KEY,
         description="Key in the ConfigMap: a file that `archipelago calibrate` has written.",
     )
 

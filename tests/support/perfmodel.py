@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +26,20 @@ from archipelago.perfmodel.roofline.island import Roofline
 from archipelago.perfmodel.roofline.parallelism import Parallelism
 from archipelago.perfmodel.roofline.pipeline import Pipeline, Section
 from archipelago.perfmodel.workload.lengths import RangeMoments
+
+LLAMA_1B: Mapping[str, Any] = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "num_hidden_layers": 16,
+    "hidden_size": 2048,
+    "vocab_size": 128256,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 8192,
+    "tie_word_embeddings": True,
+    "max_position_embeddings": 131072,
+}
+"""The config.json of Llama-3.2-1B, by the fields that decide its shape."""
 
 
 def tiny_model(layers: int) -> ModelArchitecture:

@@ -10,10 +10,10 @@ from archipelago.perfmodel.calibration.measurements import (
     Loaded,
     clean,
     grouped,
-    measured_model,
     read_csv,
     read_points,
 )
+from archipelago.perfmodel.catalogue.architectures import architecture
 from archipelago.perfmodel.errors import MeasurementError, UnknownName
 from archipelago.perfmodel.roofline.parallelism import Parallelism
 from benchmarks.accuracy import inference_bench, splitwise
@@ -159,12 +159,12 @@ def test_the_median_of_repeats_counts_in_splitwise(tmp_path: Path) -> None:
 )
 def test_benchmarked_models_have_their_published_size(name: str, billions: float) -> None:
     """Parameters as the repositories state them."""
-    assert measured_model(name).parameters / 1e9 == pytest.approx(billions, rel=1e-3)
+    assert architecture(name, "bf16").parameters / 1e9 == pytest.approx(billions, rel=1e-3)
 
 
 def test_an_unknown_model_is_named() -> None:
     with pytest.raises(UnknownName, match="Llama-2-7B"):
-        measured_model("Llama-2-7")
+        architecture("Llama-2-7", "bf16")
 
 
 def test_the_published_files_lose_the_rows_that_are_known_to_be_wrong() -> None:

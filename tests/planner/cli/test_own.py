@@ -1,26 +1,16 @@
 """Models and accelerators of one's own on the command line: files, the model cache, a catalogue."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from tests.support.perfmodel import LLAMA_1B
 from tests.support.planner.command import Runner
 
-CONFIG: dict[str, Any] = {
-    "model_type": "llama",
-    "architectures": ["LlamaForCausalLM"],
-    "num_hidden_layers": 16,
-    "hidden_size": 2048,
-    "vocab_size": 128256,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "intermediate_size": 8192,
-    "tie_word_embeddings": True,
-    "max_position_embeddings": 131072,
-}
 WORKLOAD = {
     "logNormal": {"median": 500, "sigma": "1", "max": 4096},
     "outputTokens": {"mean": "100"},
@@ -40,7 +30,7 @@ def write(path: Path, model: dict[str, Any], accelerator: str = "H100") -> Path:
     return path
 
 
-def cached(folder: Path, owner: str, name: str, config: dict[str, Any]) -> Path:
+def cached(folder: Path, owner: str, name: str, config: Mapping[str, Any]) -> Path:
     """Lay a config.json where huggingface_hub would."""
     repository = folder / f"models--{owner}--{name}"
     snapshot = repository / "snapshots" / "0a1b"
@@ -61,14 +51,14 @@ def planned(run: Runner, *arguments: object) -> dict[str, Any]:
 
 
 def test_a_config_by_its_path_plans_as_the_same_config_inline(run: Runner, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_1B))
     by_path = write(
         tmp_path / "a.yaml", {"architecture": "me/M", "config": {"path": "config.json"}}
     )
-    inline = write(tmp_path / "b.yaml", {"architecture": "me/M", "config": {"inline": CONFIG}})
+    inline = write(tmp_path / "b.yaml", {"architecture": "me/M", "config": {"inline": LLAMA_1B}})
     one, other = planned(run, "-f", by_path), planned(run, "-f", inline)
     assert one["hash"] == other["hash"]
-    assert one["problem"]["models"][0]["config"]["inline"] == CONFIG
+    assert one["problem"]["models"][0]["config"]["inline"] == LLAMA_1B
 
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps(one))
@@ -82,7 +72,7 @@ def test_a_config_that_cannot_be_read_is_refused_by_its_place(run: Runner, tmp_p
     assert "config.json" in run("plan", "-f", path).err
     (tmp_path / "config.json").write_text("[1]")
     assert "config.json" in run("plan", "-f", path).err
-    (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "hidden_size": "wide"}))
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA_1B, "hidden_size": "wide"}))
     result = run("plan", "-f", path)
     assert result.status == 2
     assert "spec.models[0].config" in result.err
@@ -99,9 +89,9 @@ def test_a_model_of_the_local_cache_is_found_by_its_identifier(
     assert "unknown model 'me/M-1B'" in refused.err
     assert "config.json" in refused.err
 
-    snapshot = cached(tmp_path / "hub", "me", "M-1B", CONFIG)
+    snapshot = cached(tmp_path / "hub", "me", "M-1B", LLAMA_1B)
     found = planned(run, "-f", path)
-    assert found["problem"]["models"][0]["config"]["inline"] == CONFIG
+    assert found["problem"]["models"][0]["config"]["inline"] == LLAMA_1B
     beside = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8"}}
     (snapshot / "hf_quant_config.json").write_text(json.dumps(beside))
     quantised = planned(run, "-f", path)
@@ -113,7 +103,7 @@ def test_a_model_of_the_local_cache_is_found_by_its_identifier(
 
 
 def test_a_catalogue_of_ones_own_gives_models_and_accelerators(run: Runner, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_1B))
     catalogue = tmp_path / "catalogue.yaml"
     row = {"name": "H100-64GB", "like": "H100", "memoryGibibytes": "64"}
     model = {"name": "me/M", "config": {"path": "config.json"}}
@@ -143,8 +133,8 @@ def test_how_a_config_is_read_is_shown(
     run: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    cached(tmp_path / "hub", "me", "M-1B", CONFIG)
-    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    cached(tmp_path / "hub", "me", "M-1B", LLAMA_1B)
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_1B))
     named = ("catalogue", "models", tmp_path / "config.json", "me/M-1B", "Qwen/Qwen3-32B")
     file, found, known = json.loads(run(*named, "-o", "json").out)["models"]
     assert file == {**found, "name": str(tmp_path / "config.json")}

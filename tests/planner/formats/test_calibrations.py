@@ -37,6 +37,7 @@ from archipelago.planner.servingplan import load_resource, to_problem
 from archipelago.planner.templates.build import performance_model
 from archipelago.planner.templates.catalogue import build_catalogue
 from archipelago.planner.templates.shapes import Shape, shapes
+from tests.support.perfmodel import LLAMA_1B
 from tests.support.planner.command import Runner
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "calibrate.md"
@@ -259,18 +260,7 @@ OWN: dict[str, Any] = {
         {
             **spec()["spec"]["models"][0],
             "architecture": "me/M-1B",
-            "config": {
-                "inline": {
-                    "model_type": "llama",
-                    "num_hidden_layers": 16,
-                    "hidden_size": 2048,
-                    "vocab_size": 128256,
-                    "num_attention_heads": 32,
-                    "num_key_value_heads": 8,
-                    "intermediate_size": 8192,
-                    "max_position_embeddings": 131072,
-                }
-            },
+            "config": {"inline": dict(LLAMA_1B)},
         }
     ],
     "pools": [{"name": "own", "accelerator": "GX-9", "count": 4}],
