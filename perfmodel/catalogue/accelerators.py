@@ -34,7 +34,8 @@ _LINKS = ("scale_up", "nic", "pcie", "domain")
 _TYPES = ("bf16", "fp8", "fp4", "int8", "int4")
 _HALF = ("bf16", "fp16")
 _LEAST, _MOST = 0.88, 1.08
-"""A driver's count of memory, as share of the catalogue's: error correction takes 6 %."""
+"""A driver's count of memory, as share of the catalogue's: error correction takes 6 %, and clouds
+and drivers count reserves or not."""
 _HOST_DOMAIN = 16
 """GPUs of one host at most (trn1.32xlarge); a larger scale-up domain spans nodes (NVL72)."""
 _FIGURE = re.compile(r"([0-9.]+) (\S+)(?: \((\S+)\))?")
@@ -130,6 +131,10 @@ class Accelerator:
         if row is None or dtype not in row["types"]:
             return ""
         return f"no engine serves {dtype} weights on {self.name} ({source(row['source'])[0]})"
+
+    def may_have(self, memory: float) -> bool:
+        """Return whether a driver may count its memory as ``memory`` [B]."""
+        return _LEAST <= memory / self.memory <= _MOST
 
     @property
     def efficiency_names(self) -> tuple[str, ...]:
@@ -264,7 +269,7 @@ def sibling(name: str, memory: float) -> str:
     found = [
         each
         for each, row in rows.items()
-        if row.card == card and model_of(each) == model and _LEAST <= memory / row.memory <= _MOST
+        if row.card == card and model_of(each) == model and accelerator(each).may_have(memory)
     ]
     return found[0] if len(found) == 1 else ""
 

@@ -33,9 +33,6 @@ MACHINE: Final = "node.kubernetes.io/instance-type"
 
 DIGITS: Final = 9
 """Most digits of a count."""
-LEAST_MEMORY, MOST_MEMORY = 0.88, 1.08
-"""Share of the catalogue's memory that a device of that name has: error correction takes 6 %, and
-clouds and drivers count reserves or not."""
 MOST_GPUS: Final = 1024
 """Most GPUs of one node [GPUs], as ``gpusPerNode`` of a pool."""
 
@@ -108,11 +105,10 @@ def _in_catalogue(product: str, mebibytes: tuple[int, ...], machine: tuple[str, 
 def _sized(name: str, part: str, mebibytes: Collection[int]) -> str:
     """Return the name with the part of it, empty if there is none or not all sizes are its own."""
     try:
-        memory = accelerator(f"{name}{part}").memory / (1 << 20)
+        sized = accelerator(f"{name}{part}")
     except UnknownName:
         return ""
-    fits = all(LEAST_MEMORY <= size / memory <= MOST_MEMORY for size in mebibytes)
-    return accelerator(f"{name}{part}").name if fits else ""
+    return sized.name if all(sized.may_have(size << 20) for size in mebibytes) else ""
 
 
 def count(quantity: object) -> int:
