@@ -9,30 +9,44 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from archipelago.perfmodel.calibration.uncertainty import log_half_widths
 from archipelago.perfmodel.catalogue.accelerators import accelerator
 from archipelago.perfmodel.catalogue.architectures import architecture
 from archipelago.perfmodel.catalogue.efficiency import engine_fit
+from archipelago.perfmodel.model import PerformanceModel
 from archipelago.perfmodel.roofline.communication import Network, expert_copies
+from archipelago.perfmodel.roofline.island import Roofline
 from archipelago.perfmodel.roofline.operators import Kernels
+from archipelago.perfmodel.roofline.parallelism import Parallelism
+from archipelago.perfmodel.roofline.settings import EngineSettings, Speculation
 from benchmarks.accuracy.case import Bar, Case, Point, Report
-from benchmarks.accuracy.wideep import Assumption, WideIsland
 
 FOLDER = "measured/published"
 
-_MULTIPROCESSORS, _COMMUNICATING = 132, 20
-"""Of an H800, and those of them that communicate in prefill (DeepSeek-V3, section 3.2.1)."""
+_PASS = 16_384
+"""Tokens of a prefill pass on each GPU (SGLang team's reading of the profile)."""
+_MANY = 1e9
+"""Prompts that are due, so that every pass is full."""
+_LARGEST = 1024
+"""Sequences on one GPU that are not exceeded."""
+_NEAR = 0.15
 
 _DAY = 86_400.0
 _INPUT, _HIT, _OUTPUT = 608e9, 0.563, 168e9
 """Tokens of the day: input, share of it from the cache on disk, output (open-infra-index)."""
-_LENGTH, _NEW = 4383.0, 1210.0
-"""Mean request: as many in and out as give the day's ratio and its mean cache of 4,989 tokens."""
+_LENGTH = 4383.0
+"""Mean prompt: with 1,210 tokens out it gives the day's ratio and its mean cache of 4,989."""
+_SPREAD = 0.92
+"""Variance of prompts' lengths over their mean squared: Azure's conversations of 2023 have 0.92,
+its code prompts 0.93; DeepSeek states none."""
+_NODES_OF_RULE = 20
 _CONTEXT = 4989.0
 _PACE = 1 / 21
 """Seconds per token of a user: 20-22 tokens/s are stated."""
@@ -43,26 +57,38 @@ _NODES = 226.9
 _FEW = 256
 """Rows of a product from which the table's sizes are large."""
 
-_STATED_PREFILL, _STATED_DECODE = 73_700.0, 14_800.0
-"""Tokens per second and node of the day, hits included (open-infra-index)."""
-
-_RESERVED = _COMMUNICATING / _MULTIPROCESSORS
-
 _SKEW = 1.1
 """What popular experts add to the busiest GPU, as in the catalogue."""
 
-PROFILED = Assumption("overlap, 20 SMs reserved, skew 1.1", True, _RESERVED, _SKEW)
+_USED = 0.8
+"""Share of its capacity that an operated fleet takes: the default of replanning.targetUtilisation,
+above which the operator adds. The day's figures are means over hours, those of the profile are of
+full batches."""
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """What the published figures do not say, fixed before anything is compared.
+
+    ``overlap``: two batches. ``imbalance``: load of the busiest GPU over the mean. ``drafts``:
+    tokens drafted per step, of which ``_SPECULATING`` are accepted.
+    """
+
+    name: str
+    overlap: bool
+    imbalance: float
+    drafts: int = 0
+
+
+PUBLISHED = Assumption("overlap, skew 1.1", overlap=True, imbalance=_SKEW)
 """What DeepSeek says of its system, profile and production alike; all figures are judged by it."""
 
-PLANNED = Assumption("no overlap, skew 1.1", False, 0.0, _SKEW)
-"""What the planner's roofline assumes."""
-
 ASSUMPTIONS = (
-    PROFILED,
-    Assumption("overlap, 20 SMs reserved, balanced", True, _RESERVED, 1.0),
-    Assumption("overlap, 20 SMs reserved, skew 1.5", True, _RESERVED, 1.5),
-    Assumption("no overlap, balanced", False, 0.0, 1.0),
-    PLANNED,
+    PUBLISHED,
+    Assumption("overlap, balanced", overlap=True, imbalance=1.0),
+    Assumption("overlap, skew 1.5", overlap=True, imbalance=1.5),
+    Assumption("no overlap, balanced", overlap=False, imbalance=1.0),
+    Assumption("no overlap, skew 1.1", overlap=False, imbalance=_SKEW),
 )
 
 _SPECULATING = 0.6
@@ -70,144 +96,135 @@ _SPECULATING = 0.6
 
 
 def speculating(assumption: Assumption) -> Assumption:
-    """Return the same with one drafted token per step: two rows of products, 1.6 tokens kept."""
-    name = f"{assumption.name}, one draft token"
-    spread = (assumption.overlap, assumption.reserved, assumption.imbalance)
-    return Assumption(name, *spread, tokens_per_step=1 + _SPECULATING, rows=2.0)
+    """Return the same with one drafted token per step."""
+    return replace(assumption, name=f"{assumption.name}, one draft token", drafts=1)
 
 
-def profile(_: Path) -> Iterator[Report]:
-    """Yield prefill and decode of the profile, D3 and D4: judged; production D1b, D2: reported."""
-    d3 = _point("D3", PROFILED, _island(PROFILED, 32).prefill_rate(16384, 4096), 7839.0)
-    d4 = _point("D4", PROFILED, _island(PROFILED, 128).decode_rate(128, 4096), 2324.8)
-    yield Report(
-        "DeepSeek D3 and D4: prefill and decode of the profile",
-        Bar(largest=0.15),
-        "nothing is fitted; overlap and reserved multiprocessors as the profile states",
-        {},
-        [d3, d4],
-        ("two micro-batches: attention beside combine, experts and shared expert beside dispatch",),
+def island(assumption: Assumption, gpus: int, hit: float = 0.0) -> Roofline:
+    """Return the island: attention in as many copies as GPUs, experts spread over all."""
+    card = accelerator("H800")
+    settings = EngineSettings(
+        chunk=_PASS,
+        prefix_hit=hit,
+        fit=engine_fit(card).replaced({"expert_imbalance": assumption.imbalance}),
+        speculation=Speculation(assumption.drafts, _SPECULATING) if assumption.drafts else None,
+        two_batch_overlap=assumption.overlap,
     )
-    note = (
-        "no goal: overlap, imbalance and speculation in production are not published, and the "
-        "mean of a day is below the rate of full batches"
+    shape = Parallelism(dp=gpus, ep=gpus)
+    return Roofline(card, architecture("DeepSeek-V3"), shape, 8, settings=settings)
+
+
+def prefill_rate(model: Roofline, length: float, spread: float = 0.0) -> float:
+    """Return prompt tokens per second and GPU [1/s] of prompts in a queue.
+
+    ``length``: their mean [tokens], with a log-normal ``spread``: variance over mean squared.
+    """
+    sigma = math.sqrt(math.log1p(spread))
+    at, weights = np.polynomial.hermite_e.hermegauss(_NODES_OF_RULE)
+    lengths = length * np.exp(sigma * at - sigma**2 / 2)
+    seconds = weights @ model.prefill_together(lengths, np.array(_MANY)) / weights.sum()
+    return length / float(seconds) / model.parallelism.gpus
+
+
+def decode_rate(model: Roofline, batch: float, context: float) -> float:
+    """Return output tokens per second and GPU [1/s] with ``batch`` sequences on each."""
+    return batch / _step(model, batch, context)
+
+
+def batch_at(model: Roofline, pace: float, context: float) -> float:
+    """Return the largest batch per GPU with a time per token within ``pace`` [s]."""
+    fitting = bisect_right(
+        range(1, _LARGEST), pace, key=lambda batch: _step(model, float(batch), context)
     )
-    yield Report(
-        "DeepSeek D1b, D2, D3, D4 under each assumption",
-        Bar(),
-        "nothing is fitted",
-        {},
-        list(_assumed()),
-        (note,),
-    )
+    return float(max(1, fitting))
 
 
-def _assumed() -> Iterator[Point]:
-    for assumption in ASSUMPTIONS:
-        island = _island(assumption, 32)
-        yield _point("D3", assumption, island.prefill_rate(16384, 4096), 7839.0)
-        yield _point("D1b", assumption, island.prefill_rate(16384, _LENGTH), 4025.8)
-    for assumption in (*ASSUMPTIONS, *map(speculating, ASSUMPTIONS)):
-        island = _island(assumption, 128)
-        yield _point("D4", assumption, island.decode_rate(128, 4096), 2324.8)
-        wide = _island(assumption, _DECODE_GPUS)
-        paced = wide.decode_rate(wide.batch_at(_PACE, _CONTEXT), _CONTEXT)
-        yield _point("D2", assumption, paced, 1850.0)
-
-
-def _island(assumption: Assumption, gpus: int) -> WideIsland:
-    return WideIsland(accelerator("H800"), architecture("DeepSeek-V3"), gpus, assumption)
-
-
-def _point(what: str, assumption: Assumption, predicted: float, measured: float) -> Point:
-    phase = "decode" if what in ("D2", "D4") else "prefill"
-    key = ("H800", "deepseek", f"{what}: {assumption.name}", phase, "rate per GPU")
-    return Point(what, *key, predicted, measured, "token/s")
+def _step(model: Roofline, batch: float, context: float) -> float:
+    running = batch * model.parallelism.gpus
+    return float(model.decode_step_time(np.array(running), np.array(running * context)))
 
 
 @dataclass(frozen=True)
-class Fleet:
-    """Nodes that a day needs: prefill and decode, as they come and in whole islands."""
+class Figure:
+    """A published figure: predicted and stated, and half the width of the prediction [log]."""
 
-    prefill: float
-    decode: float
-
-    @property
-    def continuous(self) -> float:
-        """Return fractions of nodes."""
-        return self.prefill + self.decode
+    name: str
+    predicted: float
+    stated: float
+    width: float
 
     @property
-    def whole(self) -> float:
-        """Return whole islands of 4 prefill nodes and 18 decode nodes."""
-        return _whole(self.prefill, _PREFILL_GPUS // 8) + _whole(self.decode, _DECODE_GPUS // 8)
+    def error(self) -> float:
+        """Return predicted / stated - 1."""
+        return self.predicted / self.stated - 1
+
+    @property
+    def holds(self) -> bool:
+        """Return whether it is within 15 %, or the stated figure inside the interval."""
+        return abs(self.error) <= _NEAR or abs(math.log1p(self.error)) <= self.width
 
 
-def _whole(nodes: float, island: int) -> float:
-    return float(math.ceil(nodes / island) * island)
-
-
-def fleet(assumption: Assumption) -> Fleet:
-    """Return the day's nodes from predicted rates of full islands under an assumption."""
-    prefill = _island(assumption, _PREFILL_GPUS).prefill_rate(16384, _LENGTH, _HIT)
-    island = _island(assumption, _DECODE_GPUS)
-    decode = island.decode_rate(island.batch_at(_PACE, _CONTEXT), _CONTEXT)
-    return Fleet(_INPUT / _DAY / (8 * prefill), _OUTPUT / _DAY / (8 * decode))
-
-
-_LOSSES = (
-    "no goal here, the page before this has it: by the rule of the profile what is missing are the "
-    "losses of a day, whose nodes were held through hours of little load. Without overlap, "
-    "which production has, errors cancel"
-)
-
-
-def day(_: Path) -> Iterator[Report]:
-    """Yield the day's nodes from predicted rates, continuous and in whole islands."""
-    yield Report(
-        "DeepSeek's day from predicted node rates",
-        Bar(),
-        "nothing is fitted; rates of full islands by the rule of the profile",
-        {},
-        list(_nodes(PROFILED)),
-        (
-            "decode batches are as large as 21 tokens/s per user allow; prompts are of mean length",
-            _phases(fleet(PROFILED)),
-            _LOSSES,
-        ),
-    )
-    every = (*ASSUMPTIONS, *map(speculating, ASSUMPTIONS))
-    others = [assumption for assumption in every if assumption != PROFILED]
-    yield Report(
-        "DeepSeek's day under other assumptions",
-        Bar(),
-        "nothing is fitted",
-        {},
-        [point for assumption in others for point in _nodes(assumption)],
-    )
-
-
-def published() -> dict[str, float]:
-    """Return predicted / stated - 1 [1] of each published figure, by its name, by one rule."""
-    d3 = _island(PROFILED, 32).prefill_rate(16384, 4096) / 7839.0
-    d4 = _island(PROFILED, 128).decode_rate(128, 4096) / 2324.8
-    day_ = fleet(PROFILED).continuous / _NODES
-    return {"prefill rate": d3 - 1, "decode rate": d4 - 1, "nodes of a day": day_ - 1}
-
-
-def _phases(points: Fleet) -> str:
-    stated = _INPUT / _DAY / _STATED_PREFILL, _OUTPUT / _DAY / _STATED_DECODE
+def published(assumption: Assumption = PUBLISHED) -> tuple[Figure, ...]:
+    """Return every published rate, and the nodes of the day, by one rule."""
+    reads, hits = island(assumption, _PREFILL_GPUS), island(assumption, _PREFILL_GPUS, _HIT)
+    answers, wide = island(assumption, 128), island(assumption, _DECODE_GPUS)
+    batch = batch_at(wide, _PACE, _CONTEXT)
+    new = _USED * (1 - _HIT) * prefill_rate(hits, _LENGTH, _SPREAD)
+    out = _USED * decode_rate(wide, batch, _CONTEXT)
+    nodes = _INPUT * (1 - _HIT) / _DAY / (8 * new), _OUTPUT / _DAY / (8 * out)
+    widths = {
+        "D3": _width(reads, lambda model: prefill_rate(model, 4096.0), "prefill"),
+        "D4": _width(answers, lambda model: decode_rate(model, 128.0, 4096.0), "decode"),
+        "D1b": _width(hits, lambda model: prefill_rate(model, _LENGTH, _SPREAD), "prefill"),
+        "D2": _width(wide, lambda model: decode_rate(model, batch, _CONTEXT), "decode"),
+    }
+    shares = np.array(nodes) / sum(nodes)
+    both = float(shares @ (widths["D1b"], widths["D2"]))
     return (
-        f"the phases err apart: prefill {points.prefill:.1f} nodes where the stated rate "
-        f"gives {stated[0]:.1f}, decode {points.decode:.1f} for {stated[1]:.1f}"
+        Figure("D3: prefill rate", prefill_rate(reads, 4096.0), 7839.0, widths["D3"]),
+        Figure("D4: decode rate", decode_rate(answers, 128.0, 4096.0), 2324.8, widths["D4"]),
+        Figure("D1b: prefill rate of a day", new, 4025.8, widths["D1b"]),
+        Figure("D2: decode rate of a day", out, 1850.0, widths["D2"]),
+        Figure("nodes of a day", sum(nodes), _NODES, both),
     )
 
 
-def _nodes(assumption: Assumption) -> Iterator[Point]:
-    points = fleet(assumption)
-    for metric, nodes in (("continuous", points.continuous), ("whole islands", points.whole)):
-        key = ("H800", "deepseek", assumption.name, "both", metric)
-        yield Point("day", *key, nodes, _NODES, "node")
+def _width(model: Roofline, rate: Callable[[Roofline], float], phase: str) -> float:
+    def seconds(of: PerformanceModel) -> float:
+        if not isinstance(of, Roofline):
+            raise TypeError("rates are of one island of one pool")
+        return 1 / rate(of)
+
+    (width,) = log_half_widths(model, seconds, phase).values()
+    return width
+
+
+def profile(_: Path) -> Iterator[Report]:
+    """Yield prefill and decode of the profile, judged; and every figure by each assumption."""
+    every = [(each, published(each)) for each in (*ASSUMPTIONS, *map(speculating, ASSUMPTIONS))]
+    yield Report(
+        "DeepSeek D3 and D4: prefill and decode of the profile",
+        Bar(largest=0.15),
+        "nothing is fitted; two batches overlap, as the profile states",
+        {},
+        [_point(PUBLISHED, figure) for figure in published()[:2]],
+        ("two batches: attention beside combine, experts and shared expert beside dispatch",),
+    )
+    note = (
+        "no goal here, the page before this has it: imbalance and speculation in production are "
+        f"not published. Rates of a day are {_USED:.0%} of those of full batches; decode batches "
+        "are as large as 21 tokens/s per user allow; prompts spread as Azure's do"
+    )
+    points = [_point(assumption, figure) for assumption, figures in every for figure in figures]
+    name = "DeepSeek's figures under each assumption"
+    yield Report(name, Bar(), "nothing is fitted", {}, points, (note,))
+
+
+def _point(assumption: Assumption, figure: Figure) -> Point:
+    phase = "prefill" if "prefill" in figure.name else "decode"
+    key = ("H800", "deepseek", f"{figure.name}: {assumption.name}", phase, "rate per GPU")
+    ends = (figure.predicted * math.exp(sign * figure.width) for sign in (-1, 1))
+    return Point(figure.name, *key, figure.predicted, figure.stated, "token/s", *ends)
 
 
 def kernels(data: Path) -> Iterator[Report]:
@@ -232,7 +249,7 @@ def _product(row: dict[str, str]) -> Point:
     if row["kind"] == "dense":
         seconds = float(kernels_.product("product", k, n).seconds(np.array(m), np.array(0.0)))
     else:
-        efficiency = kernels_.efficiency("fp8")
+        efficiency = kernels_.fit.fp8_block
         operations = 2 * m * n * k / (efficiency.expert_mfu * card.peak("fp8"))
         moved = (n * k + m * k + 2 * m * n) / (efficiency.expert_mbu * card.bandwidth)
         seconds = groups * max(operations, moved)
@@ -256,6 +273,5 @@ def _transfer(row: dict[str, str]) -> Point:
 
 CASES = (
     Case("deepseek", "DeepSeek: profile and production", (FOLDER,), profile),
-    Case("deepseek-day", "DeepSeek's day", (FOLDER,), day),
     Case("deepseek-kernels", "DeepSeek's kernels", (FOLDER,), kernels),
 )

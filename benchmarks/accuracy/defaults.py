@@ -27,7 +27,8 @@ from archipelago.perfmodel.catalogue.architectures import LatentAttention
 from archipelago.perfmodel.catalogue.efficiency import EngineFit
 from archipelago.perfmodel.model import FloatArray, PerformanceModel
 from benchmarks.accuracy import deepseek
-from benchmarks.accuracy.pooled import COMMON, Series, all_series, for_engine, pooled
+from benchmarks.accuracy.kernels import worst_bands
+from benchmarks.accuracy.pooled import COMMON, Series, all_series, pooled
 
 BANDS = ((1, 4), (5, 32), (33, 256), (257, 10_000))
 """Bands of clients, ends included."""
@@ -86,8 +87,7 @@ def judged(root: Path) -> tuple[Judged, ...]:
 
 
 def _judge(series: Series, values: dict[str, float]) -> Judged:
-    own_values = for_engine(values, series.key[1])
-    bases = [base.replaced(own_values) for base in series.bases]
+    bases = series.fits(values)
     widths = np.concatenate(
         [_widths(bench, base) for bench, base in zip(series.benches, bases, strict=True)]
     )
@@ -229,8 +229,8 @@ class Bar:
     holds: bool
 
 
-def bars(series: Sequence[Judged]) -> list[Bar]:
-    """Return the bars of what plans use."""
+def bars(series: Sequence[Judged], data: Path) -> list[Bar]:
+    """Return the bars of what plans use; ``data`` is the folder of all data sets."""
     total, by = figures(series), strata(series)
     if total is None:
         return []
@@ -248,6 +248,7 @@ def bars(series: Sequence[Judged]) -> list[Bar]:
     width = float(np.median(np.expm1(np.concatenate([each.width for each in series]))))
     above = sum(median > _GOOD for median in own)
     middle = float(np.median(own))
+    kernels = worst_bands(data)
     return [
         Bar(
             "default TPOT, all series: median / p90",
@@ -295,9 +296,16 @@ def bars(series: Sequence[Judged]) -> list[Bar]:
         Bar(
             "DeepSeek's published figures, by one rule",
             "-45 ... +14 %",
-            "within 15 %",
-            ", ".join(f"{name} {off:+.1%}" for name, off in deepseek.published().items()),
-            max(map(abs, deepseek.published().values())) <= 0.15,  # noqa: PLR2004
+            "within 15 % or in the interval",
+            ", ".join(f"{each.name} {each.error:+.1%}" for each in deepseek.published()),
+            all(each.holds for each in deepseek.published()),
+        ),
+        Bar(
+            "operators beside kernel tables, worst band of sizes: median",
+            "82 %",
+            "<= 15 %",
+            ", ".join(f"{name} {percent(value)}" for name, value in kernels.items()),
+            max(kernels.values()) <= 0.15,  # noqa: PLR2004
         ),
         Bar(
             "nearest shipped fit on a new series",
@@ -338,12 +346,12 @@ that was not looked at may be further off, above all of a new engine or a new ki
 """
 
 
-def page(series: Sequence[Judged]) -> str:
+def page(series: Sequence[Judged], data: Path) -> str:
     """Return the page that a reader decides by."""
     parts = [
         HEAD,
         "## Bars\n",
-        _table(("measure", "at first", "bar", "reached", ""), _bar_rows(series)),
+        _table(("measure", "at first", "bar", "reached", ""), _bar_rows(series, data)),
     ]
     head = ("points", "median", "p90", "bias", "inside", "width")
     parts += ["## Times by default\n"]
@@ -373,9 +381,9 @@ def _medians(left: FloatArray) -> tuple[str, str]:
     return percent(float(np.median(errors))), percent(float(np.quantile(errors, 0.9)))
 
 
-def _bar_rows(series: Sequence[Judged]) -> list[tuple[str, ...]]:
+def _bar_rows(series: Sequence[Judged], data: Path) -> list[tuple[str, ...]]:
     words = {True: "reached", False: "**not reached**"}
-    return [(b.name, b.before, b.bar, b.reached, words[b.holds]) for b in bars(series)]
+    return [(b.name, b.before, b.bar, b.reached, words[b.holds]) for b in bars(series, data)]
 
 
 def _name(each: Judged) -> str:
@@ -412,12 +420,12 @@ def main() -> int:
         print(yaml.safe_dump(pooled(all_series(arguments.data)), sort_keys=False))
         return 0
     series = judged(arguments.data)
-    text = page(series)
+    text = page(series, arguments.data)
     if arguments.page:
         arguments.page.write_text(text, encoding="utf-8")
     else:
         print(text)
-    return 0 if all(bar.holds for bar in bars(series)) else 1
+    return 0 if all(bar.holds for bar in bars(series, arguments.data)) else 1
 
 
 if __name__ == "__main__":

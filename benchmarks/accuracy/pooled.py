@@ -18,8 +18,15 @@ from scipy.optimize import least_squares
 from archipelago.perfmodel.calibration.benches import ClosedLoopBench, loop_benches
 from archipelago.perfmodel.calibration.fit import Parameter
 from archipelago.perfmodel.calibration.measurements import EnginePoint, grouped, load
-from archipelago.perfmodel.catalogue.accelerators import accelerator
-from archipelago.perfmodel.catalogue.efficiency import EngineFit, engine_fit
+from archipelago.perfmodel.catalogue.accelerators import Accelerator, accelerator
+from archipelago.perfmodel.catalogue.efficiency import (
+    ANY,
+    KERNELS,
+    OPERANDS,
+    EngineFit,
+    efficiency_rows,
+    engine_fit,
+)
 from archipelago.perfmodel.model import FloatArray
 
 SIGMA = 0.1
@@ -58,6 +65,7 @@ class Series:
     points: tuple[EnginePoint, ...]
     benches: tuple[ClosedLoopBench, ...]
     bases: tuple[EngineFit, ...]
+    kernels: tuple[frozenset[str], ...]
 
     @property
     def measured(self) -> FloatArray:
@@ -66,12 +74,26 @@ class Series:
 
     def residuals(self, values: dict[str, float]) -> FloatArray:
         """Return log(predicted / measured) of every row with the catalogue's ``values`` changed."""
-        own = for_engine(values, self.key[1])
-        predicted = [
-            bench.predict(base.replaced(own) if own else base)
-            for bench, base in zip(self.benches, self.bases, strict=True)
-        ]
+        fits = zip(self.benches, self.fits(values), strict=True)
+        predicted = [bench.predict(fit) for bench, fit in fits]
         return np.asarray(np.log(np.concatenate(predicted) / self.measured))
+
+    def fits(self, values: dict[str, float]) -> list[EngineFit]:
+        """Return the fit of each bench if the catalogue had these values.
+
+        What it has of the kernels of the engine's version comes before them.
+        """
+        own = for_engine(values, self.key[1])
+        made = []
+        for base, kernels in zip(self.bases, self.kernels, strict=True):
+            full = {
+                each: value
+                for name, value in own.items()
+                for each in ([name] if hasattr(base.overheads, name) else _by_operand(name))
+                if each not in kernels
+            }
+            made.append(base.replaced(full))
+        return made
 
 
 @cache
@@ -85,14 +107,30 @@ def all_series(root: Path) -> tuple[Series, ...]:
 
 def _series(points: Sequence[EnginePoint]) -> Series:
     first = points[0]
-    ordered, benches, bases = [], [], []
+    ordered, benches, bases, kernels = [], [], [], []
+    card = accelerator(first.accelerator)
     for rows in grouped(points, lambda p: (p.version, p.precision, p.parallelism, p.kv)):
-        base = engine_fit(accelerator(first.accelerator), first.engine, rows[0].version or "*")
+        key = card, first.engine, rows[0].version or ANY
         ordered += rows
         benches += loop_benches(rows)
-        bases.append(base)
-    key = (first.accelerator, first.engine, first.model)
-    return Series(key, tuple(ordered), tuple(benches), tuple(bases))
+        bases.append(engine_fit(*key))
+        kernels.append(_of_kernels(*key))
+    name = (first.accelerator, first.engine, first.model)
+    return Series(name, tuple(ordered), tuple(benches), tuple(bases), tuple(kernels))
+
+
+def _of_kernels(card: Accelerator, engine: str, version: str) -> frozenset[str]:
+    """Return the values that the catalogue has from kernels of the engine's version."""
+    names: set[str] = set()
+    for operand in OPERANDS:
+        for row in reversed(efficiency_rows(card, operand, engine, version)):
+            stated = {f"{operand}.{name}" for name in row.values}
+            names = names | stated if row.source == KERNELS else names - stated
+    return frozenset(names)
+
+
+def _by_operand(name: str) -> list[str]:
+    return [f"{operand}.{name}" for operand in OPERANDS]
 
 
 def pooled(

@@ -98,11 +98,11 @@ MIXED = Law(
 
 
 def _beside(prefill: Sample, mixed: Sample) -> Sample:
-    """Return mixed steps with what their chunks would take alone, but for the launch [s]."""
+    """Return mixed steps with what their chunks would take alone, but for the start [s]."""
     law = attention_kernels.CONTEXT
     values = fit_law(law, prefill.columns, prefill.seconds)
-    launch = values[[parameter.name for parameter in law.parameters].index("launch")]
-    alone = np.asarray(law.seconds(mixed.columns, values) - launch)
+    start = values[[parameter.name for parameter in law.parameters].index("start")]
+    alone = np.asarray(law.seconds(mixed.columns, values) - start)
     return replace(mixed, columns=dict(mixed.columns) | {"prefill": alone})
 
 
@@ -116,11 +116,11 @@ def _attention(folder: Path) -> tuple[Sample, Sample, Sample]:
         "sequences": np.maximum(1.0, sequences),
         "heads": 32 * ones,
         "kv_heads": 8 * ones,
-        "grouped": ones,
         "window": np.inf * ones,
         "context": context,
         "cached": sequences * KV_BYTES,
-        "length": before + chunk,  # the last rows attend to all of it
+        "queries": sequences * 4 * (32 + 8) * 128,
+        "per_position": 4 * sequences * 32 * 128,
         "operations": 4 * 32 * 128 * (chunk * before + chunk * (chunk + 1) / 2),
         "bytes": chunk * 2 * (32 + 8) * 128 * 2.0 + before * KV_BYTES,
         "peak": card.half * ones,
@@ -152,7 +152,13 @@ def products(folder: Path) -> Sample:
     ]
     card = rtx_4090(_MEMORY)
     m, k, n, seconds = np.array([(t, *_SHAPES[layer], us * 1e-6) for layer, t, us in rows]).T
-    columns = {"m": m, "n": n, "k": k, "weight": np.full(len(m), 2.0)}
+    columns = {
+        "m": m,
+        "n": n,
+        "k": k,
+        "weight": np.full(len(m), 2.0),
+        "operand": np.full(len(m), 2.0),
+    }
     columns |= {"peak": np.full(len(m), card.half), "bandwidth": np.full(len(m), card.bandwidth)}
     groups = np.array([layer for layer, _, _ in rows])
     return Sample(card.name, "vllm 0.19.0", "bfloat16", columns, seconds, groups)

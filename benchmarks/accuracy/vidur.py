@@ -48,7 +48,13 @@ def _products(path: Path) -> Sample:
         for name, shape in _shapes(row).items()
     ]
     m, k, n, seconds = np.array(shapes).T
-    columns = {"m": m, "n": n, "k": k, "weight": np.full(len(m), 2.0)}
+    columns = {
+        "m": m,
+        "n": n,
+        "k": k,
+        "weight": np.full(len(m), 2.0),
+        "operand": np.full(len(m), 2.0),
+    }
     columns |= {"peak": np.full(len(m), card.half), "bandwidth": np.full(len(m), card.bandwidth)}
     degrees = [f"tp {row['num_tensor_parallel_workers']}" for row in rows for _ in range(4)]
     return Sample(card.name, "vidur", path.parent.name, columns, seconds, np.array(degrees))

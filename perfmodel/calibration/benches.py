@@ -132,16 +132,22 @@ def prefill_of_batch(
     return beside_host(gpu, host, spent.exposed)
 
 
-def served_model(name: str, precision: str, engine: str, kv: str = "") -> ModelArchitecture:
-    """Return a model as an engine serves it; ``kv``: type of its cache, if it is stated.
+def card_of(point: EnginePoint) -> Accelerator:
+    """Return the accelerator of a run."""
+    return point.card or accelerator(point.accelerator)
+
+
+def served_model(point: EnginePoint) -> ModelArchitecture:
+    """Return the model of a run as its engine serves it, with the cache that the run states.
 
     TensorRT-LLM keeps the cache of its FP8 and FP4 checkpoints of dense models in FP8 (their
     ``hf_quant_config.json``): Llama-3.1-70B on one H200 admits 32 requests of 9,216 tokens without
     a queue, which BF16 has no room for.
     """
-    model = architecture(name, precision)
-    quantised = model.precision.linear < BF16_BYTES and engine == "tensorrt-llm"
-    width = KV_BYTES[kv or ("fp8" if quantised else "bf16")]
+    model = point.shape or architecture(point.model, point.precision)
+    quantised = model.precision.linear < BF16_BYTES and point.engine == "tensorrt-llm"
+    kv = point.kv or ("fp8" if quantised else "")
+    width = KV_BYTES[kv] if kv else model.precision.kv
     if width == model.precision.kv:
         return model
     return replace(model, precision=replace(model.precision, kv=width))
@@ -161,7 +167,7 @@ def loop_problem(points: Sequence[EnginePoint], base: EngineFit | None = None) -
     """
     first = points[0]
     benches = loop_benches(points)
-    base = base or engine_fit(accelerator(first.accelerator), first.engine, first.version or ANY)
+    base = base or engine_fit(card_of(first), first.engine, first.version or ANY)
     free = loop_parameters(benches[0].deployment.model)
     return Problem(benches, base, free, relative=True)
 
@@ -169,11 +175,8 @@ def loop_problem(points: Sequence[EnginePoint], base: EngineFit | None = None) -
 def loop_benches(points: Iterable[EnginePoint]) -> list[ClosedLoopBench]:
     """Return a bench per deployment."""
     benches = []
-    for rows in grouped(
-        points, lambda point: (point.model, point.precision, point.parallelism, point.kv)
-    ):
+    for rows in grouped(points, lambda point: (served_model(point), point.parallelism)):
         first = rows[0]
-        model = served_model(first.model, first.precision, first.engine, first.kv)
         loop = ClosedLoop(
             column(rows, lambda point: point.clients),
             column(rows, lambda point: point.drawn * point.inputs),
@@ -181,7 +184,7 @@ def loop_benches(points: Iterable[EnginePoint]) -> list[ClosedLoopBench]:
         )
         benches.append(
             ClosedLoopBench(
-                Deployment(accelerator(first.accelerator), model, first.parallelism),
+                Deployment(card_of(first), served_model(first), first.parallelism),
                 loop,
                 column(rows, lambda point: point.tpot),
                 tuple(f"{point.model} {point.sweep}" for point in rows),

@@ -13,11 +13,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..catalogue.accelerators import accelerator
 from ..catalogue.efficiency import ANY, EngineFit
 from ..errors import MeasurementError
 from ..model import FloatArray
-from .benches import loop_benches, loop_parameters, loop_problem, served_model
+from .benches import card_of, loop_benches, loop_parameters, loop_problem, served_model
 from .corrections import Calibration, Correction, learn
 from .fit import Fitted, fit_engine
 from .held_out import held_out
@@ -56,7 +55,7 @@ def calibrate(
             point.accelerator,
             point.engine,
             point.version,
-            loop_parameters(served_model(point.model, point.precision, point.engine)),
+            loop_parameters(served_model(point)),
         ),
     )
     return tuple(_calibration(runs, source, base) for runs in sets)
@@ -109,9 +108,9 @@ def _calibration(points: Sequence[EnginePoint], source: str, base: EngineFit | N
 
 def _operands(points: Sequence[EnginePoint]) -> set[str]:
     """Return the operand types that the models' products run in on this accelerator."""
-    card = accelerator(points[0].accelerator)
-    models = [served_model(p.model, p.precision, p.engine, p.kv) for p in points]
-    formats = {t for m in models for t in (m.precision.compute, m.precision.expert_compute)}
+    card = card_of(points[0])
+    precisions = [served_model(point).precision for point in points]
+    formats = {t for p in precisions for t in (p.compute, p.expert_compute)}
     return {card.operand(each) for each in (*formats, "bf16")}
 
 

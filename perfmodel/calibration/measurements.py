@@ -6,9 +6,8 @@ below correct or drop these rows, and reports print each rule with its count.
 
 A user's: CSV with one closed-loop run per line, columns as in ``COLUMNS``; or JSON or JSON lines of
 vLLM's and SGLang's serving benchmarks (``mean_ttft_ms``, ``mean_tpot_ms``, ``max_concurrency``,
-token totals), whose GPUs come from the command line.
-
-Models are those of the catalogue.
+token totals), whose GPUs come from the command line. Its models and accelerators are found as the
+caller says: the catalogue's without.
 """
 
 from __future__ import annotations
@@ -17,14 +16,16 @@ import csv
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from ..catalogue.accelerators import accelerator
-from ..catalogue.architectures import architecture
-from ..errors import MeasurementError
+from ..catalogue.accelerators import Accelerator, accelerator
+from ..catalogue.architectures import ModelArchitecture, architecture
+from ..catalogue.precision import PRECISIONS
+from ..errors import MeasurementError, PerfModelError
 from ..roofline.parallelism import Parallelism
 
 Row = TypeVar("Row")
@@ -114,7 +115,8 @@ class EnginePoint:
     ``inputs`` and ``outputs`` are as stated [tokens]; ``drawn``: mean of the lengths that were
     drawn over those. ``ttft`` (queueing included) and ``tpot`` (interference of prompts included)
     are means [s]. ``version`` is empty if none is stated, ``kv`` (``bf16`` or ``fp8``, the type of
-    the cache) likewise.
+    the cache) and ``precision`` (then the published one) likewise. ``card`` and ``shape``: what
+    ``accelerator`` and ``model`` mean; the catalogue's without.
     """
 
     accelerator: str
@@ -130,6 +132,8 @@ class EnginePoint:
     tpot: float
     drawn: float = 1.0
     kv: str = ""
+    card: Accelerator | None = None
+    shape: ModelArchitecture | None = None
 
     @property
     def series(self) -> tuple[str, str, str, str]:
@@ -285,11 +289,11 @@ def _capped(points: Sequence[EnginePoint]) -> list[EnginePoint]:
 
 
 COLUMNS = {
-    "accelerator": "GPU type of the catalogue",
+    "accelerator": "GPU type, as pools name it",
     "engine": "vllm, sglang, tensorrt-llm, ...",
     "version": "of the engine; may be empty",
-    "model": "name in the catalogue",
-    "precision": "bf16, fp8 or fp4",
+    "model": "name or identifier, as plans name its architecture",
+    "precision": "bf16, fp8, fp4, int8 or int4; the published one without",
     "tp": "GPUs that a layer is sliced over",
     "pp": "pipeline stages; 1 without",
     "dp": "copies of the attention; 1 without",
@@ -306,22 +310,34 @@ COLUMNS = {
 _NEEDED = ("input", "output", "clients", "tpot_ms")
 
 
-def read_points(path: Path, defaults: Mapping[str, str]) -> tuple[EnginePoint, ...]:
+def read_points(
+    path: Path,
+    defaults: Mapping[str, str],
+    card: Callable[[str], Accelerator] = accelerator,
+    shape: Callable[[str, str | None], ModelArchitecture] = architecture,
+) -> tuple[EnginePoint, ...]:
     """Return the runs of a file.
 
     Args:
         path: ``.csv``, else JSON or JSON lines.
         defaults: Values of columns that the file does not state, by the names of ``COLUMNS``.
+        card: Finds an accelerator by its name.
+        shape: Finds a model by its name, in a precision or the published one.
 
     Raises:
         MeasurementError: names file, row and what is missing or not understood.
-        UnknownName: no such accelerator, model or precision.
+        UnknownName: no such accelerator or model; names file, row and column.
     """
     rows = read_csv(path, _NEEDED) if path.suffix == ".csv" else _benchmark_rows(path)
     if not rows:
         raise MeasurementError(f"{path}: no measurement in it; it needs a row per run")
     return tuple(
-        _point(f"{path}, row {number}", dict(defaults) | {k: v for k, v in row.items() if v})
+        _point(
+            f"{path}, row {number}",
+            dict(defaults) | {k: v for k, v in row.items() if v},
+            card,
+            shape,
+        )
         for number, row in enumerate(rows, start=1)
     )
 
@@ -372,20 +388,33 @@ def _amount(place: str, result: Mapping[str, Any], name: str) -> float:
     return number
 
 
-def _point(place: str, row: Mapping[str, str]) -> EnginePoint:
+def _point(
+    place: str,
+    row: Mapping[str, str],
+    card: Callable[[str], Accelerator],
+    shape: Callable[[str, str | None], ModelArchitecture],
+) -> EnginePoint:
     for name in ("accelerator", "engine", "model"):
         if not row.get(name):
             raise MeasurementError(f"{place}: no {name}; state it in a column or as --{name}")
-    precision = row.get("precision") or "bf16"
+    precision = row.get("precision", "")
+    with _cell(place, "accelerator"):
+        gpu = card(row["accelerator"])
+    if precision not in ("", *PRECISIONS):
+        raise MeasurementError(
+            f"{place}: unknown precision {precision!r}; known: {', '.join(PRECISIONS)}"
+        )
+    with _cell(place, "model"):
+        model = shape(row["model"], precision or None)
     degrees = {name: _number(place, row, name, 1) for name in ("tp", "pp", "dp", "ep")}
     for name, degree in degrees.items():
         if degree != int(degree):
             raise MeasurementError(f"{place}: {name} is {row[name]!r}; it must be a whole number")
     return EnginePoint(
-        accelerator=accelerator(row["accelerator"]).name,
+        accelerator=gpu.name,
         engine=row["engine"],
         version=row.get("version", ""),
-        model=architecture(row["model"], precision).name,
+        model=model.name,
         precision=precision,
         parallelism=Parallelism(**{name: int(degree) for name, degree in degrees.items()}),
         inputs=_number(place, row, "input"),
@@ -394,7 +423,18 @@ def _point(place: str, row: Mapping[str, str]) -> EnginePoint:
         ttft=_number(place, row, "ttft_ms", math.nan) / 1e3,
         tpot=_number(place, row, "tpot_ms") / 1e3,
         kv=_kv(place, row),
+        card=gpu,
+        shape=model,
     )
+
+
+@contextmanager
+def _cell(place: str, column: str) -> Iterator[None]:
+    """Name the cell in an error about what it names."""
+    try:
+        yield
+    except PerfModelError as error:
+        raise type(error)(f"{place}, {column}: {error}") from None
 
 
 def _kv(place: str, row: Mapping[str, str]) -> str:

@@ -12,13 +12,13 @@ from enum import StrEnum
 from typing import Any
 
 from ..catalogue import read
-from ..catalogue.accelerators import UNITS, Accelerator, accelerators, figures, source
+from ..catalogue.accelerators import UNITS, Accelerator, accelerators, figures, source, unit_of
 from ..catalogue.architectures import ModelArchitecture, architecture, model_row
 from ..catalogue.efficiency import ANY, Efficiency, Overheads, Row, efficiency_rows, overhead_rows
 from ..errors import UnknownName
 from .corrections import Calibration
 
-_UNITS = {"quantise_bytes": "B", "ramp_rows": "rows", "start": "s"}
+_UNITS = {"quantise_bytes": "B", "ramp_rows": "rows", "expert_pad": "rows"}
 _BARE = ("expert_imbalance", "expert_spread", "exposed", "link", "interference")
 _FIGURES = dict.fromkeys(("bf16", "fp16", "fp8", "fp4"), "TFLOP/s") | {
     "memory": "GiB",
@@ -29,7 +29,11 @@ _FIGURES = dict.fromkeys(("bf16", "fp16", "fp8", "fp4"), "TFLOP/s") | {
     "domain": "GPU",
 }
 """Figures of an accelerator, and the unit that they are shown in."""
-_SECONDS = {field.name for field in fields(Overheads)} - set(_BARE)
+_SECONDS = {field.name for field in fields(Overheads)} - set(_BARE) | {
+    *("start", "chain", "prefill_attention_start"),
+    *("decode_attention_start", "decode_attention_block"),
+    *("expert_layer", "expert_ranks", "expert_pair", "expert_chain"),
+}
 
 
 class SourceKind(StrEnum):
@@ -90,7 +94,8 @@ def precision_facts(accelerator: Accelerator, dtypes: Iterable[str]) -> Iterator
         if sentence := accelerator.becomes(dtype):
             half = "bf16" if accelerator.bf16 else "fp16"
             kind = SourceKind.DATA_SHEET
-            yield Fact(accelerator.name, f"{dtype} weights", half, "operands", kind, sentence)
+            what = f"{unit_of(dtype)} weights"
+            yield Fact(accelerator.name, what, half, "operands", kind, sentence)
 
 
 def weight_types(model: ModelArchitecture) -> tuple[str, ...]:
@@ -100,16 +105,15 @@ def weight_types(model: ModelArchitecture) -> tuple[str, ...]:
 
 
 def efficiency_facts(
-    accelerator: Accelerator, dtype: str, engine: str = ANY, version: str = ANY
+    accelerator: Accelerator, operand: str, engine: str = ANY, version: str = ANY
 ) -> Iterator[Fact]:
-    """Yield the efficiencies of engines on an accelerator for a type of weights."""
-    operand = accelerator.operand(dtype)
+    """Yield the efficiencies of engines on an accelerator for a class of products."""
     rows = efficiency_rows(accelerator, operand, engine, version)
     for field in fields(Efficiency):
         row = next(row for row in rows if field.name in row.values)
         subject = f"{accelerator.name} {operand}"
         yield _efficiency_fact(
-            subject, field.name, row, _unit(field.name), row.half_width(accelerator)
+            subject, field.name, row, _unit(field.name), row.half_width(accelerator, version)
         )
 
 

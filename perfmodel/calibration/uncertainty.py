@@ -84,6 +84,6 @@ def _matters(name: str, architecture: ModelArchitecture, accelerator: Accelerato
     latent = isinstance(architecture.attention, LatentAttention)
     if field in ("latent_mfu", "latent_prefill_mfu"):
         return latent
-    if field in ("prefill_attention_mfu", "decode_attention_mfu"):
+    if field.startswith(("prefill_attention", "decode_attention")):
         return not latent
     return field != "interference"

@@ -157,7 +157,7 @@ def prefill_row(
 
 
 def network_row(
-    model: PerformanceModel,
+    size: Callable[[FloatArray], FloatArray],
     lengths: LengthDistribution,
     ranges: Sequence[Range],
     bytes_per_second: float,
@@ -170,13 +170,13 @@ def network_row(
     Source: docs/explanation/performance-model.md#from-times-to-capacity-rows.
 
     Args:
-        model: The island.
+        size: Bytes of the caches of prompts [B] by their lengths [tokens].
         lengths: The whole mix of prompts.
         ranges: Ranges of input lengths.
         bytes_per_second: Bandwidth of the island's adapters in one direction [B/s]; 0 gives
             infinite rows.
     """
-    return _shared(_expected(model.kv_bytes, lengths, ranges), bytes_per_second)
+    return _shared(_expected(size, lengths, ranges), bytes_per_second)
 
 
 def _expected(
@@ -199,12 +199,13 @@ def prefill_utilisation(
     lengths: LengthDistribution,
     ttft: float | None,
     blocked: float = 0.0,
+    transfer: float = 0.0,
 ) -> float:
     """Return the largest utilisation [1] that keeps the mean time to first token [s].
 
     Every copy is an M/G/1 queue over the workload's mix with S = ``prefill_time``: the mean wait
-    may be W = ttft - E[S] - blocked / 2, and ``mg1_utilisation`` gives rho. 1 without a target;
-    0 if even an idle island is too slow on average.
+    may be W = ttft - E[S] - E[X] - blocked / 2, and ``mg1_utilisation`` gives rho. 1 without a
+    target; 0 if even an idle island is too slow on average.
 
     On a mixed island prompts go first, but the step under way when one arrives is not broken off,
     and when no prompt waits the next step begins. Such a queue is an M/G/1 queue whose server
@@ -220,10 +221,11 @@ def prefill_utilisation(
         lengths: The whole mix of prompts.
         ttft: Target mean time to first token [s]; None without one.
         blocked: Longest decode step of a mixed island [s]; 0 on a prefill island.
+        transfer: E[X], mean time of handing over a cache [s]; 0 on a mixed island.
     """
     if ttft is None:
         return 1.0
-    return utilisation_within(ttft, blocked, *prompt_service(model, lengths))
+    return utilisation_within(ttft - transfer, blocked, *prompt_service(model, lengths))
 
 
 def prompt_service(model: PerformanceModel, lengths: LengthDistribution) -> tuple[float, float]:
@@ -241,7 +243,7 @@ def utilisation_within(ttft: float, blocked: float, mean: float, square: float) 
     Source: docs/explanation/performance-model.md#from-times-to-capacity-rows.
 
     Args:
-        ttft: Target mean time to first token [s].
+        ttft: Target mean time to first token, without the transfer of the cache [s].
         blocked: Longest decode step of a mixed island [s]; 0 on a prefill island.
         mean: E[S], mean service time [s].
         square: E[S^2], mean square of the service time [s^2].

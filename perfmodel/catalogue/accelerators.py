@@ -31,7 +31,7 @@ PEAKS = ("bf16", "fp16", "fp8", "fp4")
 """Matrix peaks, from the widest type."""
 
 _LINKS = ("scale_up", "nic", "pcie", "domain")
-_TYPES = ("bf16", "fp8", "fp4", "int8", "int4")
+_TYPES = ("bf16", "fp8", "fp8_block", "fp4", "int8", "int4")
 _HALF = ("bf16", "fp16")
 _LEAST, _MOST = 0.88, 1.08
 """A driver's count of memory, as share of the catalogue's: error correction takes 6 %, and clouds
@@ -40,6 +40,15 @@ _HOST_DOMAIN = 16
 """GPUs of one host at most (trn1.32xlarge); a larger scale-up domain spans nodes (NVL72)."""
 _FIGURE = re.compile(r"([0-9.]+) (\S+)(?: \((\S+)\))?")
 _SLICE = re.compile(r"(.+)[-_ ]MIG[-_ ](\d+g\.\d+gb)(?:[.+]me)?", re.IGNORECASE)
+
+
+WEIGHT_ONLY = "weight_only"
+"""Class of products whose weights are unpacked on the fly and multiplied in 16 bits."""
+
+
+def unit_of(operand: str) -> str:
+    """Return the matrix unit of a class of products: ``fp8`` for FP8 with a scale per block too."""
+    return "bf16" if operand == WEIGHT_ONLY else operand.removesuffix("_block")
 
 
 @dataclass(frozen=True)
@@ -82,22 +91,24 @@ class Accelerator:
             raise PerfModelError(f"accelerator {self.name}: state bf16 or fp16, its 16-bit peak")
 
     def operand(self, dtype: str) -> str:
-        """Return the class of products of ``dtype`` weights: ``bf16``, ``fp8`` or ``fp4``.
+        """Return the class of products of ``dtype`` weights, a key of the efficiencies.
 
-        Without such a unit, and for integers, engines unpack the weights on the fly (weight-only
-        quantisation). ``bf16`` stands for 16 bits: hardware without BF16 multiplies in FP16.
+        ``bf16``, ``fp8``, ``fp8_block`` or ``fp4``; without such a unit, and for integers,
+        ``weight_only``. ``bf16`` stands for 16 bits: hardware without BF16 multiplies in FP16.
 
         Raises:
-            UnknownName: the type is not ``bf16``, ``fp8``, ``fp4``, ``int8`` or ``int4``.
+            UnknownName: the type is not ``bf16``, ``fp8``, ``fp8_block``, ``fp4``, ``int8`` or
+                ``int4``.
         """
         if dtype not in _TYPES:
             raise UnknownName(f"unknown data type {dtype!r}; known: {', '.join(_TYPES)}")
-        return dtype if getattr(self, dtype, None) else "bf16"
+        has = dtype == "bf16" or getattr(self, unit_of(dtype), None)
+        return dtype if has else WEIGHT_ONLY
 
     def peak(self, dtype: str) -> float:
         """Return matrix peak for weights of type ``dtype`` [FLOP/s], after ``operand``."""
-        operand = self.operand(dtype)
-        rate: float = self.half if operand == "bf16" else getattr(self, operand)
+        unit = unit_of(self.operand(dtype))
+        rate: float = self.half if unit == "bf16" else getattr(self, unit)
         return rate
 
     @property
@@ -116,9 +127,10 @@ class Accelerator:
             return f"bf16 is served as fp16: {self.name} has no BF16 units"
         if self.operand(dtype) == dtype or (dtype.startswith("int") and self.bf16):
             return ""
-        lacking = "BF16" if dtype.startswith("int") else dtype.upper()
+        stored = unit_of(dtype)
+        lacking = "BF16" if dtype.startswith("int") else stored.upper()
         return (
-            f"{dtype} weights are unpacked and multiplied in {half}: {self.name} has no {lacking} "
+            f"{stored} weights are unpacked and multiplied in {half}: {self.name} has no {lacking} "
             "units"
         )
 
@@ -128,9 +140,11 @@ class Accelerator:
         Source: ``unserved`` in ``data/accelerators.yaml``.
         """
         row = _document()["unserved"].get(self.family)
-        if row is None or dtype not in row["types"]:
+        if row is None or unit_of(dtype) not in row["types"]:
             return ""
-        return f"no engine serves {dtype} weights on {self.name} ({source(row['source'])[0]})"
+        return (
+            f"no engine serves {unit_of(dtype)} weights on {self.name} ({source(row['source'])[0]})"
+        )
 
     def may_have(self, memory: float) -> bool:
         """Return whether a driver may count its memory as ``memory`` [B]."""

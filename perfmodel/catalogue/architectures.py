@@ -23,6 +23,7 @@ from .layers import (
     Layer,
     StateMixer,
 )
+from .precision import FP8_BLOCK
 from .shape import ModelArchitecture
 
 __all__ = [
@@ -64,7 +65,14 @@ def architecture(name: str, precision: str | None = None) -> ModelArchitecture:
             f"{len(_rows())} known ones, and any other can be given by its config.json"
         )
     canonical, published = found
+    if precision == "fp8" and _publishes_blocks(_rows()[canonical]):
+        precision = FP8_BLOCK.compute
     return _built(canonical, precision or published)
+
+
+def _publishes_blocks(row: dict[str, Any]) -> bool:
+    """Return whether the model's FP8 weights have a scale per block."""
+    return FP8_BLOCK.compute in (row["precision"], *row.get("copies", {}).values())
 
 
 def model_row(name: str) -> dict[str, Any]:

@@ -8,20 +8,23 @@ uses either.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import csv
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from itertools import product
 from typing import Any
 
+from packaging.version import InvalidVersion, Version
+
 from ..errors import UnknownName
 from . import read
-from .accelerators import Accelerator
+from .accelerators import WEIGHT_ONLY, Accelerator, accelerator, unit_of
 
 ANY = "*"
 
-OPERANDS = ("bf16", "fp8", "fp4")
-"""Types that products are computed in."""
+OPERANDS = ("bf16", "fp8", "fp8_block", "fp4", WEIGHT_ONLY)
+"""Classes of products (``Accelerator.operand``)."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +35,24 @@ class Efficiency:
     mbu: float
     expert_mfu: float
     expert_mbu: float
+    expert_layer: float
+    expert_ranks: float
+    expert_pair: float
+    expert_pad: float
+    expert_chain: float
     prefill_attention_mfu: float
+    prefill_attention_mbu: float
+    prefill_attention_start: float
     decode_attention_mfu: float
+    decode_attention_start: float
+    decode_attention_block: float
     latent_prefill_mfu: float
     latent_mfu: float
     kv_mbu: float
     quantise_bytes: float
     ramp_rows: float
     start: float
+    chain: float
 
 
 @dataclass(frozen=True)
@@ -55,8 +68,6 @@ class Overheads:
     request: float
     decode_layer: float
     dispatch: float
-    expert_layer: float
-    expert_pair: float
     expert_imbalance: float
     expert_spread: float
     all_reduce_wait: float
@@ -72,11 +83,29 @@ CLASSES = {
         "quantise_bytes": "quantise_bytes",
         "ramp_rows": "ramp_rows",
         "start": "start",
+        "chain": "chain",
     },
-    "experts": {"mfu": "expert_mfu", "mbu": "expert_mbu"},
-    "prefill_attention": {"mfu": "prefill_attention_mfu"},
+    "experts": {
+        "mfu": "expert_mfu",
+        "mbu": "expert_mbu",
+        "layer": "expert_layer",
+        "ranks": "expert_ranks",
+        "pair": "expert_pair",
+        "pad": "expert_pad",
+        "chain": "expert_chain",
+    },
+    "prefill_attention": {
+        "mfu": "prefill_attention_mfu",
+        "mbu": "prefill_attention_mbu",
+        "start": "prefill_attention_start",
+    },
     "latent_prefill": {"mfu": "latent_prefill_mfu"},
-    "decode_attention": {"mfu": "decode_attention_mfu", "mbu": "kv_mbu"},
+    "decode_attention": {
+        "mfu": "decode_attention_mfu",
+        "mbu": "kv_mbu",
+        "start": "decode_attention_start",
+        "block": "decode_attention_block",
+    },
     "latent_decode": {"mfu": "latent_mfu"},
 }
 """Classes of operators in the data, and the field of ``Efficiency`` that each value is."""
@@ -84,8 +113,12 @@ CLASSES = {
 ASSUMED = "assumed"
 """Source of a row that nobody measured."""
 
+KERNELS = "kernels"
+"""Source of the rows of ``kernels.csv``."""
+
 INHERITED = 0.3
-"""Least half-width of what an accelerator takes from its family or from any, or is assumed."""
+"""Least half-width of what an accelerator takes from its family or from any, a version from another
+one, or is assumed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,10 +141,15 @@ class Row:
         """Return whether no measurement supports it."""
         return self.source == ASSUMED
 
-    def half_width(self, accelerator: Accelerator) -> float:
-        """Return uncertainty of its values for ``accelerator``: more if they are of another."""
+    def half_width(self, accelerator: Accelerator, version: str = ANY) -> float:
+        """Return uncertainty of its values for ``accelerator``: more if they are of another.
+
+        The same for the values of another ``version`` of the engine.
+        """
         measured_here = self.accelerator == accelerator.name and not self.assumed
-        return self.uncertainty if measured_here else max(self.uncertainty, INHERITED)
+        if measured_here and self.version in (ANY, version):
+            return self.uncertainty
+        return max(self.uncertainty, INHERITED)
 
 
 _EFFICIENCIES = tuple(field.name for field in fields(Efficiency))
@@ -128,7 +166,9 @@ class EngineFit:
 
     bf16: Efficiency
     fp8: Efficiency
+    fp8_block: Efficiency
     fp4: Efficiency
+    weight_only: Efficiency
     overheads: Overheads
 
     def efficiency(self, operand: str) -> Efficiency:
@@ -142,7 +182,9 @@ class EngineFit:
         Args:
             values: By name. A field of ``Efficiency`` changes for every operand type (``mfu``),
                 after a type and a dot for that type alone (``fp8.mfu``; it wins over the bare
-                name); a field of ``Overheads`` by its name (``step``).
+                name; that of ``fp8`` speaks of ``fp8_block`` too, and ``bf16`` of
+                ``weight_only``, where both are equal now); a field of ``Overheads`` by its name
+                (``step``).
 
         Raises:
             UnknownName: lists the names that a fit has.
@@ -151,12 +193,15 @@ class EngineFit:
         made = {}
         for operand in OPERANDS:
             bare = {name: values[name] for name in _EFFICIENCIES if name in values}
-            specific = {
-                name: values[f"{operand}.{name}"]
-                for name in _EFFICIENCIES
-                if f"{operand}.{name}" in values
-            }
-            made[operand] = replace(self.efficiency(operand), **bare | specific)
+            now, general = self.efficiency(operand), unit_of(operand)
+            specific = {}
+            for name in _EFFICIENCIES:
+                same = getattr(now, name) == getattr(self.efficiency(general), name)
+                if same and f"{general}.{name}" in values:
+                    specific[name] = values[f"{general}.{name}"]
+                if f"{operand}.{name}" in values:
+                    specific[name] = values[f"{operand}.{name}"]
+            made[operand] = replace(now, **bare | specific)
         spent = {name: values[name] for name in _OVERHEADS if name in values}
         return EngineFit(**made, overheads=replace(self.overheads, **spent))
 
@@ -196,10 +241,9 @@ def efficiency(
     Raises:
         UnknownName: no row speaks of the data type.
     """
+    if dtype not in OPERANDS:
+        raise UnknownName(f"no efficiencies for data type {dtype!r}; known: {', '.join(OPERANDS)}")
     rows = _first(efficiency_rows(accelerator, dtype, engine, version))
-    if not rows:
-        types = ", ".join(sorted({row.dtype for row in _efficiencies()}))
-        raise UnknownName(f"no efficiencies for data type {dtype!r}; known: {types}")
     return Efficiency(**{name: rows[name].values[name] for name in _EFFICIENCIES})
 
 
@@ -221,12 +265,12 @@ def uncertainties(
     What was inherited or assumed counts with ``INHERITED`` at least.
     """
     widths = {
-        f"{operand}.{name}": row.half_width(accelerator)
+        f"{operand}.{name}": row.half_width(accelerator, version)
         for operand in OPERANDS
         for name, row in _first(efficiency_rows(accelerator, operand, engine, version)).items()
     }
     spent = _first(overhead_rows(engine, version, accelerator))
-    return widths | {name: row.half_width(accelerator) for name, row in spent.items()}
+    return widths | {name: row.half_width(accelerator, version) for name, row in spent.items()}
 
 
 def form_uncertainty() -> float:
@@ -237,8 +281,17 @@ def form_uncertainty() -> float:
 def efficiency_rows(
     accelerator: Accelerator, dtype: str, engine: str = ANY, version: str = ANY
 ) -> list[Row]:
-    """Return the rows of the catalogue that speak of a key, the one that decides first."""
-    rows = [row for row in _efficiencies() if row.dtype == dtype]
+    """Return the rows of the catalogue that speak of a key, the one that decides first.
+
+    Those of a unit speak of each class of products on it; a kernel's speak of its own alone.
+    """
+    unit = unit_of(dtype)
+    rows = [
+        row
+        for row in _efficiencies()
+        if row.dtype == dtype or (row.dtype == unit and row.source != KERNELS)
+    ]
+    rows.sort(key=lambda row: row.dtype != dtype)
     return _ordered(rows, engine, version, accelerator)
 
 
@@ -253,10 +306,43 @@ def _ordered(
     rows: Iterable[Row], engine: str, version: str, accelerator: Accelerator | None
 ) -> list[Row]:
     places = (*accelerator.efficiency_names, ANY) if accelerator else (ANY,)
-    engines = dict.fromkeys(((engine, version), (engine, ANY), (ANY, ANY)))
+    versions = _nearest(version, {row.version for row in rows if row.engine == engine})
+    engines = dict.fromkeys((*((engine, each) for each in versions), (engine, ANY), (ANY, ANY)))
     keys = {(place, *who): at for at, (place, who) in enumerate(product(places, engines))}
     applying = [row for row in rows if (row.accelerator, row.engine, row.version) in keys]
     return sorted(applying, key=lambda row: keys[row.accelerator, row.engine, row.version])
+
+
+def _nearest(version: str, known: Iterable[str]) -> list[str]:
+    """Return the known versions, the nearest one first; none for ``*``.
+
+    Near in the first number of a release (PEP 440) that differs; of two as near the older one. Of
+    what is no version number only the same.
+    """
+    if version == ANY:
+        return []
+    stated = _number(version)
+    if stated is None:
+        return [version]
+    numbers = {each: number for each in known if (number := _number(each))}
+
+    def apart(name: str) -> tuple[object, ...]:
+        number = numbers[name]
+        pairs = zip(_release(stated), _release(number), strict=True)
+        return number != stated, *(abs(a - b) for a, b in pairs), number
+
+    return sorted(numbers, key=apart)
+
+
+def _release(number: Version) -> tuple[int, int, int]:
+    return number.major, number.minor, number.micro
+
+
+def _number(version: str) -> Version | None:
+    try:
+        return Version(version)
+    except InvalidVersion:
+        return None
 
 
 def _first(rows: Iterable[Row]) -> dict[str, Row]:
@@ -270,27 +356,51 @@ def _first(rows: Iterable[Row]) -> dict[str, Row]:
 @cache
 def _efficiencies() -> tuple[Row, ...]:
     rows: list[dict[str, Any]] = read.read("catalogue/data/efficiencies.yaml")["efficiencies"]
-    parsed = []
-    for row in rows:
-        values = {
-            field: float(row[operators][name])
-            for operators, names in CLASSES.items()
-            for name, field in names.items()
-            if name in row.get(operators, ())
+    stated = [
+        _parse(row, {key: row[key] for key in CLASSES if key in row})
+        for row in (*rows, *_kernel_rows())
+    ]
+    return tuple(stated)
+
+
+def _kernel_rows() -> Iterator[dict[str, Any]]:
+    """Yield the rows of ``kernels.csv``: one class of operators of one version of an engine.
+
+    The first accelerator of a family speaks for its kin as well.
+    """
+    kin = set()
+    for row in csv.DictReader(read.text("catalogue/data/kernels.csv").splitlines()):
+        names = CLASSES[row["operators"]]
+        key = {name: row[name] for name in ("dtype", "engine", "version")}
+        stated = {
+            **key,
+            "accelerator": row["accelerator"],
+            "source": KERNELS,
+            "uncertainty": row["uncertainty"],
+            row["operators"]: {name: row[name] for name in names if row[name]},
         }
-        parsed.append(_parse(row, values))
-    return tuple(parsed)
+        yield stated
+        family = accelerator(row["accelerator"]).family
+        if (family, row["operators"], *key.values()) not in kin:
+            kin.add((family, row["operators"], *key.values()))
+            yield stated | {"accelerator": family}
 
 
 @cache
 def _overheads() -> tuple[Row, ...]:
     rows: list[dict[str, Any]] = read.read("catalogue/data/efficiencies.yaml")["overheads"]
     return tuple(
-        _parse(row, {name: float(row[name]) for name in _OVERHEADS if name in row}) for row in rows
+        _parse(row, {"": {name: row[name] for name in _OVERHEADS if name in row}}) for row in rows
     )
 
 
-def _parse(row: Mapping[str, Any], values: dict[str, float]) -> Row:
+def _parse(row: Mapping[str, Any], stated: Mapping[str, Mapping[str, Any]]) -> Row:
+    """Return a row with what is ``stated`` by class of operators; overheads have no class."""
+    values = {
+        CLASSES[operators][name] if operators else name: float(value)
+        for operators, figures in stated.items()
+        for name, value in figures.items()
+    }
     return Row(
         accelerator=row.get("accelerator", ANY),
         dtype=row.get("dtype", ANY),

@@ -28,8 +28,11 @@ class Format:
 BF16 = Format(BF16_BYTES)
 FP32 = Format(4.0)
 
-FP8_BLOCK = Format(1 + 4 / 128**2, "fp8")
-"""FP8 with one FP32 scale per 128 x 128 block (DeepSeek-V3 README_WEIGHTS.md)."""
+FP8 = Format(1.0, "fp8")
+"""FP8 with a scale per tensor or per channel, which does not count."""
+
+FP8_BLOCK = Format(1 + 4 / 128**2, "fp8_block")
+"""FP8 with one FP32 scale per 128 x 128 block (DeepSeek-V3 README_WEIGHTS.md): other kernels."""
 
 MXFP4 = Format(4.25 / 8, "fp4")
 """Blocks of 32 four-bit values share one 8-bit scale (OCP Microscaling 1.0, section 5)."""
@@ -74,6 +77,11 @@ class Precision:
         """Return the precision whose parts have these two formats."""
         return cls(name, linear.size, expert.size, linear.compute, expert.compute)
 
+    @property
+    def of_experts(self) -> Format:
+        """Return the format of the routed experts."""
+        return Format(self.expert, self.expert_compute)
+
     def part(self, name: str) -> Format:
         """Return the format of ``linear``, ``attention``, ``shared`` or ``head``."""
         if name == "head":
@@ -84,13 +92,16 @@ class Precision:
 
 PRECISIONS = {
     "bf16": Precision.of("bf16", BF16, BF16),
-    "fp8": Precision.of("fp8", FP8_BLOCK, FP8_BLOCK),
+    "fp8": Precision.of("fp8", FP8, FP8),
     # Four-bit checkpoints quantise the experts; dense models have all their matrices in FP4.
     "fp4": Precision.of("fp4", MXFP4, MXFP4),
     # Weight-only, as engines quantise on the fly: a scale per column, or per 128 rows.
     "int8": Precision.of("int8", integer(8, None), integer(8, None)),
     "int4": Precision.of("int4", integer(4, 128), integer(4, 128)),
 }
+
+FP8_BLOCKS = Precision.of("fp8", FP8_BLOCK, FP8_BLOCK)
+"""``fp8_block`` in rows of the catalogue: FP8 of models that publish it with scales per block."""
 
 MOE_FP4 = Precision.of("fp4", BF16, MXFP4)
 """gpt-oss: MXFP4 experts, BF16 elsewhere (model card)."""
@@ -105,6 +116,8 @@ def named_precision(name: str, *, experts: bool) -> Precision:
     Raises:
         UnknownName: lists the known names.
     """
+    if name == FP8_BLOCK.compute:
+        return FP8_BLOCKS
     if name not in PRECISIONS:
         names = ", ".join(PRECISIONS)
         raise UnknownName(f"unknown precision {name!r}; known: {names}")

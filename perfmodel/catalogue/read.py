@@ -18,11 +18,15 @@ Row = TypeVar("Row")
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
+def text(name: str) -> str:
+    """Return the text of the file at the path ``name`` inside the performance model."""
+    return files("archipelago.perfmodel").joinpath(name).read_text(encoding="utf-8")
+
+
 @cache
 def read(name: str) -> dict[str, Any]:
     """Return the parsed document at the path ``name`` inside the performance model."""
-    text = files("archipelago.perfmodel").joinpath(name).read_text(encoding="utf-8")
-    document: dict[str, Any] = yaml.load(text, Loader=_LOADER)  # noqa: S506  # nosec B506  # a safe loader
+    document: dict[str, Any] = yaml.load(text(name), Loader=_LOADER)  # noqa: S506  # nosec B506  # a safe loader
     return document
 
 

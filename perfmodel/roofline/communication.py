@@ -16,6 +16,9 @@ from ..catalogue import read
 from ..catalogue.accelerators import Accelerator
 from ..model import FloatArray
 
+_NODE = 8
+"""GPUs of a node; a larger domain is a rack of them (NVL72)."""
+
 
 @dataclass(frozen=True)
 class Network:
@@ -81,7 +84,10 @@ class Network:
             remote: Bytes that each GPU sends out of it [B], same shape.
             mode: ``low_latency`` (decode) or ``normal`` (prefill), DeepEP's two kinds of kernels.
         """
-        row = _links()["all_to_all"]
+        rows = _links()["all_to_all"]
+        family = self.accelerator.family
+        rack = f"{family} rack" if self.local > _NODE else family
+        row = rows.get(rack) or rows.get(family) or rows["other"]
         inside = local / (row["local_share"][mode] * self.accelerator.local_bandwidth)
         outside = remote / (row["remote_share"] * self.accelerator.scale_out_bandwidth)
         latency = row["remote_latency"] if np.any(remote > 0) else row["local_latency"]
@@ -154,6 +160,14 @@ def expert_copies(
     visited = min(visited, groups_per_token or visited)
     inside = gpus * (1 - (1 - 1 / gpus) ** per_token) * (domain - 1) / domain
     return inside, visited * (domains - 1) / domains
+
+
+def communicating() -> float:
+    """Return the share of multiprocessors [1] that only communicate while two batches overlap.
+
+    Source: DeepSeek-V3 (arXiv:2412.19437), section 3.2.1, in ``data/links.yaml``.
+    """
+    return float(_links()["overlap"]["reserved"])
 
 
 def _line(alpha: float, size: FloatArray, beta: float) -> FloatArray:

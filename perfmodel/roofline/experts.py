@@ -17,6 +17,7 @@ from statistics import NormalDist
 
 import numpy as np
 
+from ..catalogue.efficiency import Efficiency
 from ..catalogue.layers import Experts
 from ..catalogue.precision import BF16_BYTES
 from ..model import FloatArray
@@ -48,14 +49,13 @@ class SparseBlock:
         return (router, *around, *ffn(self.kernels, width, self.experts.ups * width, "shared"))
 
     def routed(self, tokens: FloatArray) -> FloatArray:
-        """Return seconds [s] of the routed experts: max(compute, memory) + sorting.
+        """Return seconds [s] of the routed experts: grouped products + sorting.
 
         Of T tokens on all copies the busiest GPU computes ``busiest(T k / ep)`` times the measured
         skew of the experts' popularity, and reads the experts that its tokens touch: of the m =
         E / ep that it holds, m p + z sqrt(m p (1 - p)) with p = 1 - (1 - k/E)^(T^g), and no more
-        than all. A row moves its input, its inner activations of the GPU's slice and its result;
-        what quantising moves is charged where a product reads. Sorting takes a fixed time per pair
-        of token and expert. Valid for experts that are drawn evenly (g = 1) or alike (g < 1).
+        than all. Sorting takes a fixed time per element of every pair of token and expert, on
+        every rank. Valid for experts that are drawn evenly (g = 1) or alike (g < 1).
 
         Source: docs/explanation/performance-model.md#times-the-roofline.
 
@@ -65,30 +65,77 @@ class SparseBlock:
         spread = self.parallelism.ep > 1
         together = tokens * (self.parallelism.dp if spread else 1)
         kernels, experts = self.kernels, self.experts
-        spent, model = kernels.fit.overheads, kernels.model
         held = experts_per_gpu(experts, self.parallelism)
         rows, touched = together * experts.per_token, self._touched(together)
-        sorting = spent.expert_pair * rows
+        sorting = self.sorting(rows)
         if spread:
             ranks = self.parallelism.ep
-            rows = spent.expert_imbalance * busiest(rows / ranks, ranks)
+            rows = kernels.fit.overheads.expert_imbalance * busiest(rows / ranks, ranks)
             uneven = _most_of(ranks) * np.sqrt(touched * (1 - touched) / (experts.routed / ranks))
             touched = np.minimum(1.0, touched + uneven)
+        return self.grouped(rows, held * self._slices * touched) + sorting
 
-        dtype = model.precision.expert_compute
-        efficiency = kernels.efficiency(dtype)
-        parameters = experts.parameters_of_one(model.hidden)
-        slices = 1 if spread else self.parallelism.tp
-        rate = efficiency.expert_mfu * kernels.accelerator.peak(dtype)
-        compute = rows * (2 * parameters / slices / rate)
+    def grouped(self, rows: FloatArray, touched: FloatArray) -> FloatArray:
+        """Return seconds [s] of the grouped products of one GPU: max(compute, memory).
 
-        weights = held * parameters * model.precision.expert
-        outer, operand = experts.latent or model.hidden, kernels.activation(dtype)
-        inner = experts.intermediate / slices
-        moved = outer * (operand + BF16_BYTES) + inner * (experts.ups * BF16_BYTES + operand)
-        bandwidth = efficiency.expert_mbu * kernels.accelerator.bandwidth
-        memory = (touched * weights + rows * moved) / bandwidth
-        return np.maximum(compute, memory) + sorting
+        Each expert that gets rows is padded by as many as a tile of its kernel leaves empty. A row
+        moves its input, its inner activations of the GPU's slice and its result.
+
+        Source: docs/explanation/performance-model.md#times-the-roofline.
+
+        Args:
+            rows: Pairs of token and expert that it computes [tokens], any shape.
+            touched: Experts that get any [experts], same shape.
+        """
+        kernels, experts, reached = self.kernels, self.experts, self._reached
+        precision = kernels.model.precision
+        parameters = experts.parameters_of_one(kernels.model.hidden)
+        rate = reached.expert_mfu * kernels.accelerator.peak(precision.expert_compute)
+        padded = rows + reached.expert_pad * touched
+        compute = padded * (2 * parameters / self._slices / rate)
+        operand = ACTIVATION_BYTES[kernels.operand(precision.of_experts)]
+        moved = self._outer * (operand + BF16_BYTES)
+        moved += self._inner * (experts.ups * BF16_BYTES + operand)
+        weights = touched * (parameters / self._slices * precision.expert)
+        bandwidth = reached.expert_mbu * kernels.accelerator.bandwidth
+        return np.asarray(np.maximum(compute, (weights + rows * moved) / bandwidth))
+
+    def sorting(self, pairs: FloatArray) -> FloatArray:
+        """Return seconds [s] to sort ``pairs`` [tokens] of token and expert and add results up.
+
+        Source: docs/explanation/performance-model.md#times-the-roofline.
+        """
+        return np.asarray(self._reached.expert_pair * pairs * (self._outer + self._inner))
+
+    @property
+    def fixed(self) -> float:
+        """Return seconds [s] that a layer takes whatever its tokens; more if experts are spread.
+
+        Source: docs/explanation/performance-model.md#times-the-roofline.
+        """
+        reached = self._reached
+        along = reached.expert_chain * (self._outer + self._inner)
+        return (
+            reached.expert_layer
+            + along
+            + (reached.expert_ranks if self.parallelism.ep > 1 else 0.0)
+        )
+
+    @property
+    def _reached(self) -> Efficiency:
+        return self.kernels.efficiency(self.kernels.model.precision.of_experts)
+
+    @property
+    def _slices(self) -> int:
+        return 1 if self.parallelism.ep > 1 else self.parallelism.tp
+
+    @property
+    def _outer(self) -> int:
+        return self.experts.latent or self.kernels.model.hidden
+
+    @property
+    def _inner(self) -> float:
+        return self.experts.intermediate / self._slices
 
     def _touched(self, tokens: FloatArray) -> FloatArray:
         spread = self.kernels.fit.overheads.expert_spread
@@ -108,24 +155,37 @@ class SparseBlock:
 
         Source: docs/explanation/performance-model.md#times-the-roofline.
         """
-        hidden = self.kernels.model.hidden
-        size = tokens * hidden * BF16_BYTES
-        tp = self.parallelism.tp
-        if self.parallelism.ep == 1 or self.parallelism.dp == 1:
-            return self.network.all_reduce(size, tp)
-        operand = self.kernels.accelerator.operand(self.kernels.model.precision.expert_compute)
+        size = tokens * self.kernels.model.hidden * BF16_BYTES
+        if not self.crosses:
+            return self.network.all_reduce(size, self.parallelism.tp)
+        dispatch, combine = self.ways(tokens, mode)
+        ep = self.parallelism.ep
+        if ep > self.network.local:
+            return dispatch + combine
+        gathered = self.network.all_reduce(size * self.parallelism.dp, ep)
+        return np.minimum(dispatch + combine, gathered)
+
+    @property
+    def crosses(self) -> bool:
+        """Return whether tokens leave their copy to reach their experts."""
+        return self.parallelism.ep > 1 and self.parallelism.dp > 1
+
+    def ways(self, tokens: FloatArray, mode: str) -> tuple[FloatArray, FloatArray]:
+        """Return seconds [s] to dispatch ``tokens`` tokens [tokens] per copy, and to combine them.
+
+        Source: docs/explanation/performance-model.md#times-the-roofline; see ``exchange``.
+        """
+        hidden, tp, ep = self.kernels.model.hidden, self.parallelism.tp, self.parallelism.ep
+        operand = self.kernels.operand(self.kernels.model.precision.of_experts)
         limited = self.experts.groups_per_token if self.experts.groups > 1 else None
-        ep, local = self.parallelism.ep, self.network.local
+        local = self.network.local
         inside, outside = expert_copies(ep, local, self.experts.per_token, limited, mode)
         sent = tokens * hidden / tp
-        if ep <= local:  # engines gather all tokens and scatter results where that is faster
-            gathered = self.network.all_reduce(size * self.parallelism.dp, ep)
-        way = [
+        dispatch, combine = (
             self.network.all_to_all(sent * inside * width, sent * outside * width, mode)
             for width in (max(ACTIVATION_BYTES[operand], 1.0), BF16_BYTES)
-        ]
-        exchanged = way[0] + way[1] + self.network.all_reduce(size / 2, tp)
-        return exchanged if ep > local else np.minimum(exchanged, gathered)
+        )
+        return dispatch, combine + self.network.all_reduce(tokens * hidden * BF16_BYTES / 2, tp)
 
 
 def busiest(mean: FloatArray, ranks: int) -> FloatArray:

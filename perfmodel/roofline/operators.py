@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..catalogue.accelerators import Accelerator
+from ..catalogue.accelerators import WEIGHT_ONLY, Accelerator
 from ..catalogue.efficiency import Efficiency, EngineFit
 from ..catalogue.layers import (
     CompressedAttention,
@@ -27,12 +27,12 @@ from ..catalogue.layers import (
     Mixer,
     StateMixer,
 )
-from ..catalogue.precision import BF16, BF16_BYTES
+from ..catalogue.precision import BF16, BF16_BYTES, Format
 from ..catalogue.shape import ModelArchitecture
 from ..model import FloatArray
 from .memory import kv_elements_per_gpu
 
-ACTIVATION_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp4": 0.5}
+ACTIVATION_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "fp4": 0.5, WEIGHT_ONLY: 2.0}
 
 ATTENTION = "attention"
 """Name of the operator in which queries meet the context."""
@@ -43,6 +43,10 @@ INDEX = "index scores"
 _STATE_OPERATIONS = 6
 """Operations per element of a recurrent state and token: decay, update and read, each a multiply
 and an add (the recurrences of arXiv:2405.21060 and arXiv:2412.06464)."""
+
+_TILE = 64
+"""Rows of queries that a kernel of decode attention multiplies at least: heads that share a KV head
+are packed into them (Dao-AILab/flash-attention, ``pack_gqa``)."""
 
 _NORM_TRAFFIC = 4
 """Reads and writes of the hidden state by one fused norm with residual."""
@@ -55,7 +59,7 @@ class Operator:
     ``rate`` [FLOP/s] and ``bandwidth`` [B/s] are what the kernel reaches, not the peaks.
     ``flops_pass``: operations that are paid whatever the number of tokens. ``start`` [s]: what no
     work hides, from one kernel to the next. ``serial``: compute and memory time add up, because
-    the kernel does not overlap them.
+    the kernel does not overlap them. ``room``: queries of a sequence for which a tile has room.
     """
 
     name: str
@@ -69,6 +73,7 @@ class Operator:
     bytes_context: float = 0.0
     start: float = 0.0
     serial: bool = False
+    room: float = 1.0
 
     @property
     def attends(self) -> bool:
@@ -76,10 +81,13 @@ class Operator:
         return self.flops_context > 0 or self.bytes_context > 0
 
     def attending(self, rows: int) -> Operator:
-        """Return the operator with ``rows`` queries per attended position, which is read once."""
+        """Return the operator with ``rows`` queries per attended position, which is read once.
+
+        Rows for which a tile of the kernel has room take no longer than one.
+        """
         if rows == 1 or self.name not in (ATTENTION, INDEX):
             return self
-        return replace(self, flops_context=rows * self.flops_context)
+        return replace(self, flops_context=max(1.0, rows / self.room) * self.flops_context)
 
     def seconds(self, tokens: FloatArray, context: FloatArray) -> FloatArray:
         """Return seconds [s] of a pass: start + max(operations / rate, bytes / bandwidth).
@@ -155,20 +163,30 @@ class Kernels:
     model: ModelArchitecture
     fit: EngineFit
 
-    def efficiency(self, dtype: str) -> Efficiency:
-        """Return efficiencies for weights of type ``dtype``, by the type they are multiplied in."""
-        return self.fit.efficiency(self.accelerator.operand(dtype))
+    def operand(self, form: Format) -> str:
+        """Return the class of products with weights of a format: a key of the efficiencies."""
+        operand = self.accelerator.operand(form.compute)
+        return WEIGHT_ONLY if operand == "bf16" and form.size < BF16_BYTES else operand
 
-    def activation(self, dtype: str) -> float:
-        """Return bytes moved [B] to read one activation for weights of type ``dtype``.
+    def efficiency(self, form: Format) -> Efficiency:
+        """Return efficiencies of products with weights of a format."""
+        return self.fit.efficiency(self.operand(form))
+
+    @property
+    def attending(self) -> Efficiency:
+        """Return efficiencies of attention: by the type of its cache."""
+        narrow = self.model.precision.kv < BF16_BYTES and self.accelerator.fp8
+        return self.fit.fp8 if narrow else self.fit.bf16
+
+    def activation(self, form: Format) -> float:
+        """Return bytes moved [B] to read one activation for weights of a format.
 
         The operand itself, plus what quantising it to FP8 or FP4 moves.
 
         Source: docs/explanation/performance-model.md#times-the-roofline; quantisation in
         ``efficiencies.yaml``.
         """
-        operand = self.accelerator.operand(dtype)
-        return ACTIVATION_BYTES[operand] + self.efficiency(dtype).quantise_bytes
+        return ACTIVATION_BYTES[self.operand(form)] + self.efficiency(form).quantise_bytes
 
     def product(
         self,
@@ -181,25 +199,24 @@ class Kernels:
 
         ``part`` says the format of the weights (``Precision.part``; ``router`` is BF16).
         Activations are read once (and quantised if the operands are narrow), results are written
-        in BF16.
+        in BF16. Sums along the inputs are a chain that no parallel work hides.
         """
         form = BF16 if part == "router" else self.model.precision.part(part)
-        dtype, weight = form.compute, form.size
-        efficiency = self.efficiency(dtype)
+        efficiency = self.efficiency(form)
         return Operator(
             name,
-            rate=efficiency.mfu * self.accelerator.peak(dtype),
+            rate=efficiency.mfu * self.accelerator.peak(form.compute),
             bandwidth=efficiency.mbu * self.accelerator.bandwidth,
             flops_pass=2 * inputs * outputs * efficiency.ramp_rows,
             flops_token=2 * inputs * outputs,
-            bytes_pass=inputs * outputs * weight,
-            bytes_token=inputs * self.activation(dtype) + outputs * BF16_BYTES,
-            start=efficiency.start,
+            bytes_pass=inputs * outputs * form.size,
+            bytes_token=inputs * self.activation(form) + outputs * BF16_BYTES,
+            start=efficiency.start + efficiency.chain * inputs,
         )
 
     def per_head(self, name: str, heads: float, inputs: int, outputs: int) -> Operator:
         """Return a product of every head with a matrix of its own, in BF16."""
-        efficiency = self.efficiency("bf16")
+        efficiency = self.fit.bf16
         return Operator(
             name,
             rate=efficiency.mfu * self.accelerator.half,
@@ -212,7 +229,7 @@ class Kernels:
 
     def norm(self) -> Operator:
         """Return norm, residual and the like: memory traffic only."""
-        efficiency = self.efficiency("bf16")
+        efficiency = self.fit.bf16
         return Operator(
             "norm",
             rate=self.accelerator.half,
@@ -281,7 +298,7 @@ def indexer(kernels: Kernels, shape: Mixer, phase: str) -> tuple[Operator, ...]:
 
 
 def _index_scores(kernels: Kernels, index: Indexer, ratio: int, phase: str) -> Operator:
-    efficiency = kernels.efficiency("fp8")
+    efficiency = kernels.fit.fp8 if kernels.accelerator.fp8 else kernels.fit.bf16
     decode = phase == "decode"
     return Operator(
         INDEX,
@@ -298,7 +315,7 @@ def _state(kernels: Kernels, shape: StateMixer, tp: int, phase: str) -> tuple[Op
     In decode every sequence's state is read and written at each step; a prefill pass keeps it on
     the chip and streams its inputs and results.
     """
-    hidden, efficiency = kernels.model.hidden, kernels.efficiency("bf16")
+    hidden, efficiency = kernels.model.hidden, kernels.fit.bf16
     if phase == "prefill":
         name, moved = "state scan", (shape.inputs + shape.outputs) * BF16_BYTES
     else:
@@ -334,7 +351,7 @@ def _compressed(
     them.
     """
     hidden, kv = kernels.model.hidden, kernels.model.precision.kv
-    efficiency = kernels.efficiency(kernels.model.precision.part("attention").compute)
+    efficiency = kernels.efficiency(kernels.model.precision.part("attention"))
     heads = shape.heads / tp
     per_entry, entry = 4 * heads * shape.dim, shape.dim * kv
     share = 1 / shape.ratio if shape.ratio else 0.0
@@ -364,9 +381,10 @@ def _grouped(
 ) -> tuple[Operator, ...]:
     """Return grouped attention: 4 d operations per query head and position.
 
-    Prefill is flash attention, causal. Decode reads the cache while it works for all query heads:
-    with a sum in place of the maximum, closed loops of current engines need a bandwidth above the
-    memory's.
+    Prefill is flash attention, causal: kernels' times are the sum of operations and traffic. Decode
+    reads the cache while it works for all query heads: with a sum in place of the maximum, closed
+    loops of current engines need a bandwidth above the memory's. A block of threads for each
+    sequence and KV head takes its time beside.
     """
     hidden, kv = kernels.model.hidden, kernels.model.precision.kv
     queries = shape.heads * shape.head_dim / tp
@@ -375,24 +393,29 @@ def _grouped(
     made = 0 if shape.shares_cache else cached
     if shape.key_is_value:
         made -= -(-shape.kv_heads // tp) * shape.value_dim
-    efficiency = kernels.efficiency(kernels.model.precision.part("attention").compute)
-    bandwidth = efficiency.kv_mbu * kernels.accelerator.bandwidth
+    efficiency, card = kernels.attending, kernels.accelerator
     if phase == "prefill":
         core = Operator(
             ATTENTION,
-            rate=efficiency.prefill_attention_mfu * kernels.accelerator.half,
-            bandwidth=bandwidth,
+            rate=efficiency.prefill_attention_mfu * card.half,
+            bandwidth=efficiency.prefill_attention_mbu * card.bandwidth,
             flops_context=2 * (queries + results),
             bytes_token=(queries + results + cached) * BF16_BYTES,
+            start=efficiency.prefill_attention_start,
+            serial=True,
         )
     else:
+        bandwidth = efficiency.kv_mbu * card.bandwidth
+        blocks = -(-shape.kv_heads // tp) * efficiency.decode_attention_block
         core = Operator(
             ATTENTION,
-            rate=efficiency.decode_attention_mfu * kernels.accelerator.half,
+            rate=efficiency.decode_attention_mfu * card.half,
             bandwidth=bandwidth,
             flops_context=2 * (queries + results),
-            bytes_token=(queries + results) * BF16_BYTES + cached * kv,
+            bytes_token=(queries + results) * BF16_BYTES + cached * kv + blocks * bandwidth,
             bytes_context=cached * kv,
+            start=efficiency.decode_attention_start,
+            room=max(1.0, _TILE * shape.kv_heads / shape.heads),
         )
     return (
         kernels.product("qkv", hidden, queries + made + shape.gate / tp, "attention"),
@@ -424,7 +447,7 @@ def _latent_output(kernels: Kernels, shape: LatentAttention, heads: float) -> Op
 def _latent_prefill(kernels: Kernels, shape: LatentAttention, tp: int) -> tuple[Operator, ...]:
     """Return the expanded form: keys and values are made, then attended as by ordinary heads."""
     heads = shape.heads / tp
-    efficiency = kernels.efficiency(kernels.model.precision.part("attention").compute)
+    efficiency = kernels.efficiency(kernels.model.precision.part("attention"))
     per_head = shape.nope_dim + shape.rope_dim + shape.v_dim
     made = heads * (shape.nope_dim + shape.v_dim)
     core = Operator(
@@ -448,7 +471,7 @@ def _latent_absorbed(kernels: Kernels, shape: LatentAttention, tp: int) -> tuple
     2 (r_kv + d_r) operations for the scores and 2 r_kv for the values per head and position.
     """
     heads = shape.heads / tp
-    efficiency = kernels.efficiency(kernels.model.precision.part("attention").compute)
+    efficiency = kernels.efficiency(kernels.model.precision.part("attention"))
     kv = kernels.model.precision.kv
     core = Operator(
         ATTENTION,
@@ -474,12 +497,12 @@ def _latent_expanded_decode(
     2 r_kv H (d_n + d_v) operations per cached token before any head attends.
     """
     heads = shape.heads / tp
-    efficiency = kernels.efficiency(kernels.model.precision.part("attention").compute)
+    efficiency = kernels.efficiency(kernels.model.precision.part("attention"))
     bandwidth = efficiency.kv_mbu * kernels.accelerator.bandwidth
     made = heads * (shape.nope_dim + shape.v_dim)
     up = Operator(
         "kv up",
-        rate=kernels.efficiency("bf16").mfu * kernels.accelerator.half,
+        rate=kernels.fit.bf16.mfu * kernels.accelerator.half,
         bandwidth=bandwidth,
         flops_context=2 * shape.kv_rank * made,
         bytes_pass=shape.kv_rank * made * kernels.model.precision.part("attention").size,

@@ -88,6 +88,8 @@ class EngineSettings:
     cache is already there, in [0, 1). ``prefix_hits``: in its place for shorter prompts, by
     (longest prompt [tokens], share), ascending. ``latent``: the form of multi-head latent
     attention. ``speculation``: None if every step makes one token per sequence.
+    ``two_batch_overlap``: experts that other copies hold are reached while another half of the
+    batch computes.
     """
 
     engine: str = ANY
@@ -100,6 +102,7 @@ class EngineSettings:
     speculation: Speculation | None = None
     fits: tuple[tuple[str, EngineFit], ...] = ()
     prefix_hits: tuple[tuple[float, float], ...] = ()
+    two_batch_overlap: bool = False
 
     def __post_init__(self) -> None:
         if self.chunk < 1 or not 0 <= self.prefix_hit < 1:

@@ -17,8 +17,9 @@ from ..catalogue.layers import Dense, Experts
 from ..catalogue.precision import BF16_BYTES
 from ..catalogue.shape import ModelArchitecture
 from ..model import FloatArray
-from .communication import Network
+from .communication import Network, communicating
 from .experts import SparseBlock
+from .kv_transfer import CacheLayout
 from .memory import LayerCounts, kv_elements_per_gpu
 from .operators import Kernels, Operator, Operators, attention, dense_ffn, indexer, output_head
 from .parallelism import Parallelism
@@ -49,16 +50,72 @@ class Stage:
         """
         launch = self.overheads.dispatch / 2
         tokens = prompt.tokens
-        total = np.zeros_like(tokens)
+        mixing = []
         for kind, layers, reach in self._mixing:
             near = self._pairs(prompt, reach)
             far = self._pairs(prompt, None) if self._indexed(kind) else near
             block = self._mixer("prefill", kind, tokens, near, far)
-            block = block + self._again(prompt, kind, reach)
+            mixing.append((layers, block + self._again(prompt, kind, reach)))
+        if self.overlaps:
+            return self._two_batches(mixing, tokens, "normal", 1, launch)
+        total = np.zeros_like(tokens)
+        for layers, block in mixing:
             total = total + layers * np.maximum(block, launch)
         for kind, layers in self._feeding:
             block = self._feed_forward(kind, tokens, "normal")
             total = total + layers * np.maximum(block, launch)
+        return total
+
+    @property
+    def overlaps(self) -> bool:
+        """Return whether two batches run beside each other: experts of other copies are reached."""
+        block = self.sparse
+        return self.settings.two_batch_overlap and block is not None and block.crosses
+
+    def _two_batches(
+        self,
+        mixing: list[tuple[int, FloatArray]],
+        tokens: FloatArray,
+        mode: str,
+        parts: int,
+        launch: float = 0.0,
+    ) -> FloatArray:
+        """Return seconds [s]: max(attention, combine) + max(experts, dispatch) of every layer.
+
+        The transfers of one half of the batch are hidden behind the work of the other. In a step
+        the halves are ``parts`` = 2 passes of ``tokens`` [tokens], which read the weights twice; a
+        prompt's pass is cut without reading more that counts. In prefill some multiprocessors do
+        nothing but communicate. Layers without experts have nothing to hide.
+
+        Source: DeepSeek-V3 (arXiv:2412.19437), sections 3.2.1 and 3.4.1;
+        docs/explanation/performance-model.md#times-the-roofline.
+
+        Args:
+            mixing: Layers, and seconds of the attention of one of them in one pass, by kind.
+            tokens: Tokens of a pass on each copy.
+            mode: Of the transfers, as ``Network.all_to_all``.
+            parts: Passes.
+            launch: Least time of half a layer [s].
+        """
+        free = 1 - communicating() if mode == "normal" else 1.0
+        total = np.zeros_like(tokens)
+        combines, sparse = np.zeros_like(tokens), 0
+        for kind, layers in self._feeding:
+            block = self._sparse[kind]
+            if block is None:
+                dense = self._feed_forward(kind, tokens * parts, mode)
+                total = total + layers * np.maximum(dense, launch)
+                continue
+            dispatch, combine = block.ways(tokens, mode)
+            always = self.operators["sparse", kind].seconds(tokens)
+            experts = (always + block.routed(tokens) + block.fixed) / free
+            total = total + layers * np.maximum(parts * np.maximum(experts, dispatch), launch)
+            combines, sparse = combines + layers * parts * combine, sparse + layers
+        share, combine = sparse / self.counts.layers, combines / sparse
+        for layers, attends in mixing:
+            attention_ = np.maximum(parts * attends / free, launch)
+            hidden = share * np.maximum(attention_, combine) + (1 - share) * attention_
+            total = total + layers * hidden
         return total
 
     def _pairs(self, prompt: Prompt, reach: int | None) -> FloatArray:
@@ -79,7 +136,7 @@ class Stage:
         made = [o for o in self.operators["prefill", kind].each if o.name == "kv up"]
         if made:
             return made[0].flops_token * before / made[0].rate
-        read = self._kernels.fit.bf16.kv_mbu * self.network.accelerator.bandwidth
+        read = self._kernels.attending.kv_mbu * self.network.accelerator.bandwidth
         elements = kv_elements_per_gpu(self.model.mixers[kind], self.parallelism.tp)
         return before * elements * self.model.precision.kv / read
 
@@ -96,11 +153,18 @@ class Stage:
             sequences: Sequences of the step on one copy and stage [sequences].
             context: Their cached tokens in all [tokens].
         """
+        gap, parts = self.overheads.decode_layer, 2 if self.overlaps else 1
+        sequences, context = sequences / parts, context / parts
         tokens = sequences * self.settings.rows
-        total = self.counts.layers * self.overheads.decode_layer + np.zeros_like(tokens)
+        mixing = []
         for kind, layers, reach in self._mixing:
             near = context if reach is None else sequences * reach
-            total = total + layers * self._mixer("decode", kind, tokens, near, context)
+            mixing.append((layers, gap + self._mixer("decode", kind, tokens, near, context)))
+        if self.overlaps:
+            return self._two_batches(mixing, tokens, "low_latency", parts)
+        total = np.zeros_like(tokens)
+        for layers, block in mixing:
+            total = total + layers * block
         for kind, layers in self._feeding:
             total = total + layers * self._feed_forward(kind, tokens, "low_latency")
         return total
@@ -250,7 +314,7 @@ class Stage:
             return self.operators["dense", kind].seconds(tokens) + self.all_reduce(tokens)
         always = self.operators["sparse", kind].seconds(tokens)
         moved = block.exchange(tokens, mode)
-        return always + block.routed(tokens) + moved + self.overheads.expert_layer
+        return always + block.routed(tokens) + moved + block.fixed
 
     def all_reduce(self, tokens: FloatArray) -> FloatArray:
         """Return seconds [s] to add up the hidden states of ``tokens`` [tokens] over the tp ranks.
@@ -289,23 +353,6 @@ def _operators(
     return {key: Operators(each) for key, each in operators.items() if each}
 
 
-def kv_transfer_bytes(model: ModelArchitecture, length: FloatArray) -> FloatArray:
-    """Return bytes of cache [B] of a prompt of ``length`` [tokens]; any shape.
-
-    Layers that see all of the context hand over every token and its index key, windowed layers no
-    more than their window, linear layers their state.
-
-    Source: docs/explanation/performance-model.md#from-times-to-capacity-rows.
-    """
-    length = np.asarray(length, dtype=np.float64)
-    per_token = model.kv_bytes_per_token + model.index_bytes_per_token
-    total = per_token * length + model.state_bytes
-    for window, elements in model.windows:
-        kept = window * elements * model.precision.kv
-        total = total + kept * np.minimum(1.0, length / window)
-    return np.asarray(total)
-
-
 class IslandLimits:
     """The part of a ``PerformanceModel`` that follows from model, parallelism and batch limit."""
 
@@ -334,7 +381,7 @@ class IslandLimits:
 
         Source: docs/explanation/performance-model.md#from-times-to-capacity-rows.
         """
-        return kv_transfer_bytes(self.architecture, length)
+        return CacheLayout.of(self.architecture).size(length)
 
 
 def _attended(length: FloatArray | float, window: int | None) -> FloatArray:

@@ -47,6 +47,7 @@ OURS: Final[dict[str, str]] = {
     OPERATOR + "resources.crd.page": SELF,
     OPERATOR + "resources.crd.structural": SELF,
     OPERATOR + "traffic.signals.adapters": SHIPPED,
+    "archipelago.perfmodel.catalogue.efficiency._kernel_rows": SHIPPED,
     "archipelago.perfmodel.catalogue.read.read": SHIPPED,
     PLANNER + "cli.commands.files.parse_document": "`load_document` with the name of the file",
     PLANNER + "cli.commands.manifests._content": "`load_document` and `validate_content`",

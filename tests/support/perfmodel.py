@@ -25,6 +25,7 @@ from archipelago.perfmodel.model import FloatArray, PerformanceModel
 from archipelago.perfmodel.roofline.island import Roofline
 from archipelago.perfmodel.roofline.parallelism import Parallelism
 from archipelago.perfmodel.roofline.pipeline import Pipeline, Section
+from archipelago.perfmodel.roofline.settings import EngineSettings
 from archipelago.perfmodel.workload.lengths import RangeMoments
 
 LLAMA_1B: Mapping[str, Any] = {
@@ -102,8 +103,17 @@ def calibrated(
     return Calibrated(Roofline(card, model, split, per_node, most), [prefill, decode])
 
 
+def overlapping(
+    card: Accelerator, model: ModelArchitecture, split: Parallelism, per_node: int, most: int = 1024
+) -> Roofline:
+    """The roofline of an engine that runs two batches beside each other, as vLLM 0.19 does."""
+    settings = EngineSettings(engine="vllm", version="0.19.0", two_batch_overlap=True)
+    return Roofline(card, model, split, per_node, most, settings=settings)
+
+
 FAMILIES: dict[str, Callable[..., PerformanceModel]] = {
     "roofline": Roofline,
+    "overlapping": overlapping,
     "shallowsim": Shallowsim,
     "fitted": fitted,
     "table": measured,
@@ -118,7 +128,10 @@ SHALLOW = {"deepseek/H200/ep8", "deepseek/H800/ep32"}
 LLAMA_BLOCKS = {"llama-8b/H100", "llama-70b/H100/tp8", "qwen-32b/MI300X/tp2"}
 """Islands of the kind that BestServe counts."""
 
-ONLY = {"shallowsim": SHALLOW, "bestserve": LLAMA_BLOCKS}
+OVERLAPPING = {"qwen-235b/H200/ep8", "deepseek/H800/ep32", "deepseek/GB200/ep64", "gpt-oss/B200"}
+"""Islands with copies between which tokens travel, and one without."""
+
+ONLY = {"shallowsim": SHALLOW, "bestserve": LLAMA_BLOCKS, "overlapping": OVERLAPPING}
 
 ISLANDS = {
     "llama-8b/H100": ("H100", "Llama-3.1-8B", "bf16", Parallelism()),

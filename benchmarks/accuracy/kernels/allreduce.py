@@ -53,9 +53,9 @@ LAW = Law(
 )
 
 
-def samples(data: Path, dropped: dict[str, int]) -> Iterator[Sample]:
+def samples(folder: Path, dropped: dict[str, int]) -> Iterator[Sample]:
     """Yield times by number of GPUs, which is the group; sizes in the tables are elements."""
-    for table in tables(data, "comm/vllm/*/custom_allreduce_perf.parquet"):
+    for table in tables(folder, "comm/vllm/*/custom_allreduce_perf.parquet"):
         graph = table.texts("backend") == "vllm_graph"
         dropped[EAGER] = dropped.get(EAGER, 0) + int((~graph).sum())
         usable = table.where(graph)

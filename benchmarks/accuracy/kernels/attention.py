@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 
 from archipelago.perfmodel.model import FloatArray
-from benchmarks.accuracy.kernels.law import Columns, Law, Parameter, Sample, smooth_max
+from benchmarks.accuracy.kernels.law import Columns, Law, Parameter, Sample
 from benchmarks.accuracy.kernels.tables import MERGED, Table, merge_repeats, named, tables, variants
 
 FOLDS = 5
 
 EXCLUDED = "H200 vllm 0.19.0 context_attention (whole table): up to 260 times the hardware's peak"
+
+WINDOWS = "sliding windows: some kernels read all of the context, and which of them is not stated"
 
 _KEYS = (
     "batch_size",
@@ -28,72 +30,63 @@ _KEYS = (
 
 
 def _decode_seconds(columns: Columns, values: FloatArray) -> FloatArray:
-    """Return launch + max(cache bytes, blocks, chain along the context) [s].
+    """Return start + max(operations, bytes and blocks of threads) [s], as ``operators.attention``.
 
-    A kernel has a block of threads per sequence and KV head, and as many more as it splits the
-    context into; without groups (as many KV heads as heads) some do not split at all. ``honoured``
-    is the share of the tokens behind a sliding window that the kernel really skips.
+    A block of threads for each sequence and KV head takes its time beside the cache's reading.
     """
-    launch, bandwidth, whole, split, block, power, honoured = values
-    context = columns["context"]
-    context = context - honoured * (context - np.minimum(context, columns["window"]))
-    memory = columns["cached"] * context / (bandwidth * columns["bandwidth"])
-    chain = context * np.where(columns["grouped"] > 0, split, whole)
-    blocks = block * columns["sequences"] * columns["kv_heads"]
-    return np.asarray(launch + smooth_max(memory, chain, blocks, power=power))
+    start, bandwidth, compute, block = values
+    reach = np.minimum(columns["context"], columns["window"])
+    moved = columns["cached"] * reach + columns["queries"]
+    memory = moved / (bandwidth * columns["bandwidth"])
+    memory = memory + block * columns["sequences"] * columns["kv_heads"]
+    operations = columns["per_position"] * reach / (compute * columns["peak"])
+    return np.asarray(start + np.maximum(operations, memory))
 
+
+BANDS = (1e3, 1e4, 1e5, 1e6)
+"""Between tokens of all caches that a kernel reads, or of all prompts [tokens]."""
 
 DECODE = Law(
     "decode attention",
     (
-        Parameter("launch", "s", 6e-6, 1e-6, 1e-3),
-        Parameter("bandwidth", "share of the memory bandwidth", 0.8, 0.1, 1.5),
-        Parameter("whole", "s per token of context, without groups", 1e-9, 1e-12, 1e-6),
-        Parameter("split", "s per token of context, with groups", 1e-9, 1e-12, 1e-6),
-        Parameter("block", "s per sequence and KV head", 2e-8, 1e-10, 1e-6),
-        Parameter("power", "1 adds, infinity takes the largest", 3.0, 1.0, 12.0),
-        Parameter("honoured", "share of tokens behind a window", 0.5, 0.01, 1.0),
+        Parameter("start", "s", 8e-6, 1e-6, 1e-4),
+        Parameter("mbu", "share of the memory bandwidth", 0.8, 0.1, 1.0),
+        Parameter("mfu", "share of the peak", 0.1, 0.02, 1.0),
+        Parameter("block", "s per sequence and KV head", 2e-8, 1e-12, 1e-6),
     ),
     _decode_seconds,
+    BANDS,
 )
 
 
 def _context_seconds(columns: Columns, values: FloatArray) -> FloatArray:
-    """Return launch + max(operations and bytes, chain along the prompt) + blocks [s].
-
-    Operations are those of the causal half. The last rows of a prompt attend to all of it, one
-    block of threads each: a chain that grows with the length, however many heads there are.
-    """
-    launch, compute, bandwidth, chain, block, power = values
+    """Return start + operations + bytes [s], as ``operators.attention``; of the causal half."""
+    start, compute, bandwidth = values
     operations = columns["operations"] / (compute * columns["peak"])
-    memory = columns["bytes"] / (bandwidth * columns["bandwidth"])
-    core = smooth_max(operations + memory, chain * columns["length"], power=power)
-    return np.asarray(launch + core + block * columns["sequences"] * columns["heads"])
+    return np.asarray(start + operations + columns["bytes"] / (bandwidth * columns["bandwidth"]))
 
 
 CONTEXT = Law(
     "context attention",
     (
-        Parameter("launch", "s", 8e-6, 1e-6, 1e-3),
-        Parameter("compute", "share of the peak", 0.55, 0.05, 1.5),
-        Parameter("bandwidth", "share of the memory bandwidth", 0.8, 0.02, 5.0),
-        Parameter("chain", "s per token", 1e-8, 1e-12, 1e-5),
-        Parameter("block", "s per sequence and head", 1e-9, 1e-13, 1e-6),
-        Parameter("power", "1 adds, infinity takes the largest", 2.0, 1.0, 10.0),
+        Parameter("start", "s", 8e-6, 1e-6, 1e-4),
+        Parameter("mfu", "share of the peak", 0.55, 0.05, 1.0),
+        Parameter("mbu", "share of the memory bandwidth", 0.4, 0.02, 1.0),
     ),
     _context_seconds,
+    BANDS,
 )
 
 
-def decode_samples(data: Path, dropped: dict[str, int]) -> Iterator[Sample]:
-    """Yield decode attention by cache type; a group is (heads, KV heads, head size, window)."""
-    for table in tables(data, "attention/*/*/generation_attention_perf.parquet"):
+def decode_samples(folder: Path, dropped: dict[str, int]) -> Iterator[Sample]:
+    """Yield decode attention by cache type; a group is (heads, KV heads, head size)."""
+    for table in tables(folder, "attention/*/*/generation_attention_perf.parquet"):
         yield from _by_cache(table, dropped)
 
 
-def context_samples(data: Path, dropped: dict[str, int]) -> Iterator[Sample]:
+def context_samples(folder: Path, dropped: dict[str, int]) -> Iterator[Sample]:
     """Yield prefill attention by cache type, grouped likewise; the H200's table is left out."""
-    for table in tables(data, "attention/*/*/context_attention_perf.parquet"):
+    for table in tables(folder, "attention/*/*/context_attention_perf.parquet"):
         if table.accelerator.name == "H200":
             dropped[EXCLUDED] = len(table)
         else:
@@ -104,7 +97,10 @@ def _by_cache(table: Table, dropped: dict[str, int]) -> Iterator[Sample]:
     merged, repeats = merge_repeats(table, _KEYS)
     dropped[MERGED] = dropped.get(MERGED, 0) + repeats
     for (dtype,), rows in variants(merged.texts("kv_cache_dtype")):
-        yield _sample(merged.where(rows), dtype)
+        sample = _sample(merged.where(rows), dtype)
+        whole = np.isinf(sample.columns["window"])
+        dropped[WINDOWS] = dropped.get(WINDOWS, 0) + int((~whole).sum())
+        yield sample.only(whole)
 
 
 def _sample(table: Table, dtype: str) -> Sample:
@@ -119,19 +115,21 @@ def _sample(table: Table, dtype: str) -> Sample:
         "sequences": sequences,
         "heads": heads,
         "kv_heads": kv_heads,
-        "grouped": (heads > kv_heads).astype(np.float64),
+        "size": size,
         "window": window,
         "context": table.floats("step") + length,
         "length": length,
         "cached": sequences * 2 * kv_heads * size * width,
+        "queries": sequences * (2 * heads * 2.0 + 2 * kv_heads * width) * size,
+        "per_position": 4 * sequences * heads * size,
         "operations": 4 * sequences * heads * size * attended(length, window),
         "bytes": sequences * length * 2 * (heads + kv_heads) * size * 2.0,
         "peak": table.constant(card.half),
         "bandwidth": table.constant(card.bandwidth),
     }
     groups = named(heads, kv_heads, size, stated)
-    variant = f"kv {dtype}"
-    return Sample(card.name, table.engine, variant, columns, table.seconds, groups)
+    reached = sequences * (columns["context"] if "generation" in table.name else length)
+    return Sample(card.name, table.engine, dtype, columns, table.seconds, groups, reached)
 
 
 def attended(length: FloatArray, window: FloatArray) -> FloatArray:

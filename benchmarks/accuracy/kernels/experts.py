@@ -15,20 +15,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from archipelago.perfmodel.catalogue.precision import BF16_BYTES
 from archipelago.perfmodel.model import FloatArray
-from benchmarks.accuracy.kernels.law import Columns, Law, Parameter, Sample, smooth_max
+from benchmarks.accuracy.kernels.gemm import BANDS, FORMATS, activation_bytes
+from benchmarks.accuracy.kernels.law import Columns, Law, Parameter, Sample
 from benchmarks.accuracy.kernels.tables import Table, named, tables, variants
 
 FOLDS = 5
 
-FORMATS = {
-    "bfloat16": ("bf16", 2.0),
-    "fp8": ("fp8", 1.0),
-    "fp8_block": ("fp8", 1.0),
-    "nvfp4": ("fp4", 4.5 / 8),
-    "int4_wo": ("bf16", 4.25 / 8),
-}
-"""Type that products run in, and bytes per weight with its scales."""
+_SPECIAL = ("nongated", "min_latency", "situ")
+"""Kernels of models without a gate, of small batches alone, and of another activation."""
 
 _DRAWS = 24
 _WIDEST = 0.8
@@ -38,35 +34,36 @@ _FEW_CONFIGURATIONS = 3
 
 
 def _seconds(columns: Columns, values: FloatArray) -> FloatArray:
-    """Return launch + max(touched weights and rows, operations with padding) + rows + pairs [s].
+    """Return layer + ranks + sorting + max(operations with padding, weights and rows) [s].
 
-    ``pad``: rows that every touched expert is rounded up by. ``row``: extra bytes per element of
-    the rank's own rows (quantisation, permutation). ``pair``: bytes per element of all T k pairs,
-    which engines sort and reduce on every rank.
+    The formula of ``SparseBlock``: pairs of token and expert are sorted on every rank.
     """
-    launch, bandwidth, compute, row, pair, pad, power = values
-    rows, touched = columns["rows"], columns["touched"]
-    parameters = 3 * columns["hidden"] * columns["width"]
-    wide = columns["hidden"] + columns["width"]
-    moved = touched * parameters * columns["weight"] + 4 * rows * wide
-    memory = moved / (bandwidth * columns["bandwidth"])
-    operations = 2 * (rows + pad * touched) * parameters / (compute * columns["peak"])
-    extra = (row * rows + pair * columns["pairs"]) * wide / columns["bandwidth"]
-    return np.asarray(launch + smooth_max(memory, operations, power=power) + extra)
+    layer, ranks, mbu, mfu, pad, pair, chain = values
+    rows, touched, operand = columns["rows"], columns["touched"], columns["operand"]
+    hidden, width = columns["hidden"], columns["width"]
+    parameters = 3 * hidden * width
+    moved = hidden * (operand + BF16_BYTES) + width * (2 * BF16_BYTES + operand)
+    weights = touched * parameters * columns["weight"]
+    memory = (weights + rows * moved) / (mbu * columns["bandwidth"])
+    compute = 2 * (rows + pad * touched) * parameters / (mfu * columns["peak"])
+    fixed = layer + ranks * (columns["ranks"] > 1)
+    along = (chain + pair * columns["pairs"]) * (hidden + width)
+    return np.asarray(fixed + along + np.maximum(compute, memory))
 
 
 LAW = Law(
     "MoE",
     (
-        Parameter("launch", "s", 5e-5, 1e-6, 2e-3),
-        Parameter("bandwidth", "share of the memory bandwidth", 0.7, 0.05, 1.2),
-        Parameter("compute", "share of the peak", 0.5, 0.02, 1.3),
-        Parameter("row", "B per element of a rank's rows", 1.0, 1e-3, 300.0),
-        Parameter("pair", "B per element of all pairs", 0.1, 1e-3, 30.0),
-        Parameter("pad", "rows per touched expert", 1.0, 1e-3, 128.0),
-        Parameter("power", "1 adds, infinity takes the largest", 2.0, 1.0, 10.0),
+        Parameter("layer", "s", 2e-5, 1e-6, 5e-4),
+        Parameter("ranks", "s more if experts are spread", 1e-5, 1e-7, 2e-4),
+        Parameter("mbu", "share of the memory bandwidth", 0.7, 0.1, 1.0, 0.2),
+        Parameter("mfu", "share of the peak", 0.4, 0.02, 1.0),
+        Parameter("pad", "rows per touched expert", 30.0, 0.01, 300.0),
+        Parameter("pair", "s per element of a pair", 1e-13, 1e-16, 1e-10),
+        Parameter("chain", "s per element", 5e-10, 1e-13, 1e-8),
     ),
     _seconds,
+    BANDS,
 )
 
 
@@ -109,20 +106,21 @@ def _drawn(tokens: int, experts: int, per_token: int, exponent: float) -> FloatA
     return np.asarray(np.minimum(loads, tokens))
 
 
-def samples(data: Path) -> Iterator[Sample]:
+def samples(folder: Path) -> Iterator[Sample]:
     """Yield grouped products by kernel and type; a group is a model shape, or that and a degree."""
     for name in ("moe", "wideep_context_moe", "wideep_generation_moe", "wideep_moe"):
-        for table in tables(data, f"moe/*/*/{name}_perf.parquet"):
+        for table in tables(folder, f"moe/*/*/{name}_perf.parquet"):
             kernels = variants(
                 table.texts("kernel_source"), table.texts("moe_dtype"), table.texts("op_name")
             )
             for (kernel, dtype, operation), rows in kernels:
+                if dtype not in FORMATS or any(word in kernel for word in _SPECIAL):
+                    continue
                 yield _sample(table.where(rows), f"{operation} {kernel} {dtype}", dtype)
 
 
 def _sample(table: Table, variant: str, dtype: str) -> Sample:
-    operand, weight = FORMATS[dtype]
-    card = table.accelerator
+    form, card = FORMATS[dtype], table.accelerator
     hidden, inner = table.floats("hidden_size"), table.floats("inter_size")
     names = ("num_tokens", "num_experts", "topk", "moe_ep_size")
     numbers = zip(*(table.floats(name).astype(int).tolist() for name in names), strict=True)
@@ -134,11 +132,15 @@ def _sample(table: Table, variant: str, dtype: str) -> Sample:
         "pairs": table.floats("num_tokens") * table.floats("topk"),
         "hidden": hidden,
         "width": inner / table.floats("moe_tp_size"),
-        "weight": table.constant(weight),
-        "peak": table.constant(card.peak(operand)),
+        "ranks": table.floats("moe_ep_size"),
+        "experts": table.floats("num_experts"),
+        "weight": table.constant(form.size),
+        "operand": table.constant(activation_bytes(card, form)),
+        "peak": table.constant(card.peak(form.compute)),
         "bandwidth": table.constant(card.bandwidth),
     }
-    return Sample(card.name, table.engine, variant, columns, table.seconds, _groups(table))
+    tokens = table.floats("num_tokens")
+    return Sample(card.name, table.engine, variant, columns, table.seconds, _groups(table), tokens)
 
 
 def _groups(table: Table) -> NDArray[np.str_]:

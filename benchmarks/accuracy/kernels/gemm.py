@@ -3,70 +3,103 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from archipelago.perfmodel.catalogue.accelerators import Accelerator
+from archipelago.perfmodel.catalogue.architectures import architecture
+from archipelago.perfmodel.catalogue.efficiency import engine_fit
+from archipelago.perfmodel.catalogue.precision import (
+    BF16,
+    BF16_BYTES,
+    FP8,
+    FP8_BLOCK,
+    MXFP4,
+    NVFP4,
+    Format,
+    integer,
+)
 from archipelago.perfmodel.model import FloatArray
-from benchmarks.accuracy.kernels.law import Columns, Law, Parameter, Sample, smooth_max
+from archipelago.perfmodel.roofline.operators import ACTIVATION_BYTES, Kernels
+from benchmarks.accuracy.kernels.law import Columns, Law, Parameter, Sample
 from benchmarks.accuracy.kernels.tables import Table, named, tables, variants
 
 FORMATS = {
-    "bfloat16": ("bf16", 2.0),
-    "fp8": ("fp8", 1.0),
-    "fp8_block": ("fp8", 1.0),
-    "nvfp4": ("fp4", 4.5 / 8),
+    "bfloat16": BF16,
+    "fp8": FP8,
+    "fp8_block": FP8_BLOCK,
+    "nvfp4": NVFP4,
+    "int4_wo": integer(4, 128),
+    "w4a16_mxfp4": replace(MXFP4, compute="bf16"),
 }
-"""Type that products run in, and bytes per weight: NVFP4 has one byte of scale per 16 values."""
+"""Formats of weights by their name in the tables."""
+
+
+def operand(card: Accelerator, form: Format) -> str:
+    """Return the class of products of a format, as ``Kernels.operand``."""
+    return Kernels(card, _ANY, engine_fit(card)).operand(form)
+
+
+def activation_bytes(card: Accelerator, form: Format) -> float:
+    """Return bytes of an activation as it is multiplied [B]."""
+    return ACTIVATION_BYTES[operand(card, form)]
+
+
+_ANY = architecture("Llama-3.1-8B")
+
+BANDS = (8.5, 64.5, 512.5, 4096.5)
+"""Between sizes of a pass [tokens]."""
 
 FOLDS = 5
 
 
 def _seconds(columns: Columns, values: FloatArray) -> FloatArray:
-    """Return launch + max(weights and activations, operations, chain along k) + quantisation [s].
+    """Return start + chain k + max(operations and ramp, weights and activations) [s].
 
-    Roofline with a soft corner. A chain along k bounds products of few tiles, in which no parallel
-    work hides the latency of one step. Narrow operands are made from BF16 activations first, a
-    pass over m k elements.
+    The formula of ``Kernels.product``.
     """
-    launch, bandwidth, compute, chain, power, quantise = values
+    start, mbu, mfu, chain, ramp, quantise = values
     m, n, k = columns["m"], columns["n"], columns["k"]
-    moved = (n * k + m * k) * columns["weight"] + 2 * m * n
-    memory = moved / (bandwidth * columns["bandwidth"])
-    operations = 2 * m * n * k / (compute * columns["peak"])
-    core = smooth_max(memory, operations, chain * k, power=power)
-    return np.asarray(launch + core + quantise * m * k / columns["bandwidth"])
+    read = m * k * (columns["operand"] + quantise)
+    moved = n * k * columns["weight"] + read + m * n * BF16_BYTES
+    compute = 2 * n * k * (m + ramp) / (mfu * columns["peak"])
+    return np.asarray(start + chain * k + np.maximum(compute, moved / (mbu * columns["bandwidth"])))
 
 
 LAW = Law(
     "GEMM",
     (
-        Parameter("launch", "s", 3e-6, 1e-7, 1e-4),
-        Parameter("bandwidth", "share of the memory bandwidth", 0.75, 0.2, 1.3),
-        Parameter("compute", "share of the peak", 0.6, 0.1, 1.2),
-        Parameter("chain", "s per element of k", 5e-10, 1e-12, 1e-8),
-        Parameter("power", "1 adds, infinity takes the largest", 3.0, 1.0, 12.0),
-        Parameter("quantise", "B per activation", 2.0, 1e-3, 100.0),
+        Parameter("start", "s", 4e-6, 2e-7, 5e-5),
+        Parameter("mbu", "share of the memory bandwidth", 0.75, 0.2, 1.0, 0.2),
+        Parameter("mfu", "share of the peak", 0.6, 0.05, 1.0),
+        Parameter("chain", "s per element of k", 3e-10, 1e-13, 1e-8),
+        Parameter("ramp_rows", "rows", 8.0, 0.01, 2000.0),
+        Parameter("quantise_bytes", "B per activation", 2.0, 0.01, 60.0),
     ),
     _seconds,
+    BANDS,
 )
 
 
-def samples(data: Path) -> Iterator[Sample]:
+def samples(folder: Path) -> Iterator[Sample]:
     """Yield measured products by operand type; a group is one pair (n, k)."""
-    for table in tables(data, "gemm/*/*/gemm_perf.parquet"):
+    for table in tables(folder, "gemm/*/*/gemm_perf.parquet"):
         for (dtype,), rows in variants(table.texts("gemm_dtype")):
+            if dtype not in FORMATS:
+                continue
             yield _sample(table.where(rows), dtype)
 
 
 def _sample(table: Table, dtype: str) -> Sample:
-    operand, weight = FORMATS[dtype]
-    card = table.accelerator
+    form, card = FORMATS[dtype], table.accelerator
     columns = {name: table.floats(name) for name in ("m", "n", "k")}
     columns |= {
-        "weight": table.constant(weight),
-        "peak": table.constant(card.peak(operand)),
+        "weight": table.constant(form.size),
+        "operand": table.constant(activation_bytes(card, form)),
+        "peak": table.constant(card.peak(form.compute)),
         "bandwidth": table.constant(card.bandwidth),
     }
     groups = named(columns["n"], columns["k"])
-    return Sample(card.name, table.engine, dtype, columns, table.seconds, groups)
+    return Sample(card.name, table.engine, dtype, columns, table.seconds, groups, columns["m"])

@@ -86,20 +86,20 @@ CONTEXT = Law(
 )
 
 
-def decode_samples(data: Path) -> Iterator[Sample]:
+def decode_samples(folder: Path) -> Iterator[Sample]:
     """Yield decode by kernel, cache and weight type; a group is a number of heads."""
     for pattern in ("generation_mla", "mla_generation_module", "wideep_generation_mla"):
-        yield from _samples(data, pattern)
+        yield from _samples(folder, pattern)
 
 
-def context_samples(data: Path) -> Iterator[Sample]:
+def context_samples(folder: Path) -> Iterator[Sample]:
     """Yield prefill likewise."""
     for pattern in ("context_mla", "mla_context_module", "wideep_context_mla"):
-        yield from _samples(data, pattern)
+        yield from _samples(folder, pattern)
 
 
-def _samples(data: Path, name: str) -> Iterator[Sample]:
-    for table in tables(data, f"mla/*/*/{name}_perf.parquet"):
+def _samples(folder: Path, name: str) -> Iterator[Sample]:
+    for table in tables(folder, f"mla/*/*/{name}_perf.parquet"):
         wide = name.startswith("wideep")
         weights = table.texts("gemm_type", "fp8_block" if wide else "none")
         kinds = variants(table.texts("kernel_source"), table.texts("kv_cache_dtype"), weights)

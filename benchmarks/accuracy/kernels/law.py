@@ -1,14 +1,15 @@
 """Laws of kernel times and their fit: positive parameters, errors of the logarithm, groups out.
 
 ``fit_law`` is a least-squares fit of log(predicted / measured) with a robust loss (residuals beyond
-10 % count linearly), by scipy's trust-region method within bounds. ``held_out`` leaves whole groups
-of shapes out, so that no figure is of a shape that the fit has seen.
+10 % count linearly), by scipy's trust-region method within bounds, each band of sizes counting
+alike. ``held_out`` leaves whole groups of shapes out, so that no figure is of a shape that the fit
+has seen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -34,28 +35,39 @@ ROWS = 2500
 _FEW_GROUPS = 40
 """Up to so many groups, an interval leaves out one at a time."""
 
+_PULL = 0.1
+"""Share of a sample's weight that a parameter's start has, one spread away."""
+
 _SOFT = 0.1
 """Relative error from which residuals count linearly, not squared."""
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A positive number of a law: where a fit starts, and between which bounds it stays."""
+    """A positive number of a law: where a fit starts, and between which bounds it stays.
+
+    ``spread``: how far it strays from its start [log] if the times say nothing; 0 for anywhere.
+    """
 
     name: str
     unit: str
     start: float
     low: float
     high: float
+    spread: float = 0.0
 
 
 @dataclass(frozen=True)
 class Law:
-    """The time of one class of operator as a formula: ``seconds(columns, values)`` [s]."""
+    """The time of one class of operator as a formula: ``seconds(columns, values)`` [s].
+
+    ``bands``: inner edges of the sizes [tokens] by which errors are shown; none for one band.
+    """
 
     name: str
     parameters: tuple[Parameter, ...]
     seconds: Callable[[Columns, FloatArray], FloatArray]
+    bands: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -63,6 +75,7 @@ class Sample:
     """Measured kernels of one variant on one accelerator and engine.
 
     ``groups``: what is left out together, by row. ``seconds``: measured times, shape (rows,).
+    ``size``: what the law's bands are of, by row [tokens].
     """
 
     accelerator: str
@@ -71,21 +84,37 @@ class Sample:
     columns: Columns
     seconds: FloatArray
     groups: NDArray[np.str_]
+    size: FloatArray | None = None
+
+    def only(self, rows: NDArray[np.bool_]) -> Sample:
+        """Return the chosen rows."""
+        size = None if self.size is None else self.size[rows]
+        columns = {name: column[rows] for name, column in self.columns.items()}
+        return replace(
+            self, columns=columns, seconds=self.seconds[rows], groups=self.groups[rows], size=size
+        )
 
 
-def fit_law(law: Law, columns: Columns, seconds: FloatArray) -> FloatArray:
-    """Return values of the law's parameters, in their order."""
+def fit_law(
+    law: Law, columns: Columns, seconds: FloatArray, band: NDArray[np.intp] | None = None
+) -> FloatArray:
+    """Return values of the law's parameters, in their order; each ``band`` of rows counts alike."""
     rows = _evenly(len(seconds))
     some = {name: column[rows] for name, column in columns.items()}
     target = np.log(seconds[rows])
+    band = np.zeros(len(rows), dtype=np.intp) if band is None else band[rows]
+    weight = np.sqrt(len(band) / (len(np.unique(band)) * np.bincount(band)[band]))
 
     def residuals(logarithms: FloatArray) -> FloatArray:
-        return np.log(law.seconds(some, np.exp(logarithms))) - target
+        left = weight * (np.log(law.seconds(some, np.exp(logarithms))) - target)
+        return np.append(left, pull * (logarithms - start))
 
     start, low, high = (
         np.log([getattr(parameter, end) for parameter in law.parameters])
         for end in ("start", "low", "high")
     )
+    spread = np.array([parameter.spread for parameter in law.parameters])
+    pull = np.where(spread > 0, _SOFT * _PULL * np.sqrt(len(rows)) / np.maximum(spread, 1e-9), 0.0)
     solution = least_squares(residuals, start, bounds=(low, high), loss="soft_l1", f_scale=_SOFT)
     return np.asarray(np.exp(solution.x))
 
@@ -95,10 +124,23 @@ def held_out(law: Law, sample: Sample, folds: int) -> FloatArray:
     fold = fold_of(sample.groups, folds)
     predicted = np.empty_like(sample.seconds)
     for out in np.unique(fold):
-        fitted, unseen = fold != out, fold == out
-        values = fit_law(law, _rows(sample.columns, fitted), sample.seconds[fitted])
-        predicted[unseen] = law.seconds(_rows(sample.columns, unseen), values)
+        unseen = fold == out
+        predicted[unseen] = law.seconds(
+            sample.only(unseen).columns, fitted(law, sample.only(~unseen))
+        )
     return predicted
+
+
+def fitted(law: Law, sample: Sample) -> FloatArray:
+    """Return values of the law's parameters from all rows of a sample."""
+    return fit_law(law, sample.columns, sample.seconds, band_of(law, sample))
+
+
+def band_of(law: Law, sample: Sample) -> NDArray[np.intp]:
+    """Return the band of each row's size, from 0."""
+    if sample.size is None:
+        return np.zeros(len(sample.seconds), dtype=np.intp)
+    return np.asarray(np.searchsorted(law.bands, sample.size))
 
 
 def fold_of(groups: NDArray[np.str_], folds: int) -> NDArray[np.intp]:
@@ -147,10 +189,6 @@ def smooth_max(*terms: FloatArray, power: float) -> FloatArray:
     """Return (sum of terms^power)^(1/power): the sum at power 1, the largest term as it grows."""
     total: FloatArray = np.sum([term**power for term in terms], axis=0)
     return np.asarray(total ** (1 / power))
-
-
-def _rows(columns: Columns, chosen: NDArray[np.bool_]) -> Columns:
-    return {name: column[chosen] for name, column in columns.items()}
 
 
 def _evenly(count: int) -> NDArray[np.intp]:

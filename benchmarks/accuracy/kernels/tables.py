@@ -19,8 +19,18 @@ from archipelago.perfmodel.model import FloatArray
 
 FOLDER = "measured/operators"
 
-SYSTEMS = {"a100_sxm": "A100-80GB", "h100_sxm": "H100", "h200_sxm": "H200", "b200_sxm": "B200"}
-"""Systems that are pooled, by their name in the catalogue. The L40S is not one of them."""
+SYSTEMS = {
+    "a100_sxm": "A100-80GB",
+    "h100_sxm": "H100",
+    "h200_sxm": "H200",
+    "b200_sxm": "B200",
+    "b300_sxm": "B300",
+    "gb200": "GB200",
+    "gb300": "GB300",
+    "l40s": "L40S",
+    "rtx_pro_6000_server": "RTX-PRO-6000",
+}
+"""The catalogue's name of each system."""
 
 MERGED = "repeats of one shape, merged into their median"
 
@@ -62,10 +72,10 @@ class Table:
         return np.full(len(self), value)
 
 
-def tables(data: Path, pattern: str) -> Iterator[Table]:
-    """Yield the tables of the pooled systems whose path matches, in order of paths."""
+def tables(folder: Path, pattern: str) -> Iterator[Table]:
+    """Yield the tables of the systems in ``folder`` whose path matches, in order of paths."""
     for system, name in SYSTEMS.items():
-        for path in sorted((data / FOLDER / system).glob(pattern)):
+        for path in sorted((folder / system).glob(pattern)):
             yield _read(path, accelerator(name))
 
 

@@ -16,6 +16,7 @@ from ..layers import Dense, Experts, Layer
 from ..precision import (
     BF16,
     BF16_BYTES,
+    FP8,
     FP8_BLOCK,
     MXFP4,
     NVFP4,
@@ -24,9 +25,6 @@ from ..precision import (
     Precision,
     integer,
 )
-
-FP8 = Format(1.0, "fp8")
-"""FP8 with a scale per tensor or per channel, which does not count."""
 
 MXFP8 = Format(1 + 1 / 32, "fp8")
 """Blocks of 32 eight-bit values share one 8-bit scale (OCP Microscaling 1.0, section 5)."""
@@ -315,7 +313,7 @@ def _block(stated: object) -> Format | None:
     if isinstance(stated, list) and len(stated) == len(("rows", "columns")):
         rows, columns = stated
         if type(rows) is int and type(columns) is int and rows > 0 and columns > 0:
-            return Format(1 + 4 / min(rows * columns, _MOST_BITS**2), "fp8")
+            return Format(1 + 4 / min(rows * columns, _MOST_BITS**2), FP8_BLOCK.compute)
     raise ValueError
 
 

@@ -1,22 +1,28 @@
 """Loaders: what each rule drops or corrects, on rows written here; a user's own files."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from archipelago.perfmodel.calibration import measurements
+from archipelago.perfmodel.calibration.benches import loop_benches, served_model
+from archipelago.perfmodel.calibration.from_runs import calibrate
 from archipelago.perfmodel.calibration.measurements import (
+    EnginePoint,
     Loaded,
     clean,
     grouped,
     read_csv,
     read_points,
 )
-from archipelago.perfmodel.catalogue.architectures import architecture
+from archipelago.perfmodel.catalogue.accelerators import from_facts
+from archipelago.perfmodel.catalogue.architectures import architecture, from_config
 from archipelago.perfmodel.errors import MeasurementError, UnknownName
 from archipelago.perfmodel.roofline.parallelism import Parallelism
 from benchmarks.accuracy import inference_bench, splitwise
+from tests.support.perfmodel import LLAMA_1B
 
 DATA = Path(__file__).parents[3] / "../shared/data"
 HEADER = (
@@ -194,9 +200,37 @@ def test_a_users_csv_with_columns_from_the_command_line(tmp_path: Path) -> None:
     (found,) = read_points(path, given)
     assert found.accelerator == "H100"
     assert found.parallelism == Parallelism(tp=4)  # the file knows better
-    assert found.precision == "bf16"
+    assert served_model(found) == architecture("Llama-3.1-8B", "bf16")  # as it is published
     assert found.tpot == pytest.approx(0.0125)
     assert found.ttft != found.ttft  # nan: it was not measured
+
+
+def test_runs_are_of_what_their_names_mean_to_the_caller(tmp_path: Path) -> None:
+    """Two precisions of one name are two deployments, and one cache by two names is one."""
+    path = tmp_path / "own.csv"
+    rows = ("fp8,bf16", ",bf16", ",")
+    lines = (f"mine,vllm,M,{row},1024,256,8,12.5" for row in rows)
+    path.write_text(
+        "\n".join(("accelerator,engine,model,precision,kv,input,output,clients,tpot_ms", *lines))
+    )
+    card = from_facts("Mine", {"memory": 64e9}, "H100")
+    points = read_points(path, {}, lambda _: card, lambda _, p: from_config(LLAMA_1B, "m/M", p))
+    assert {(point.accelerator, point.model) for point in points} == {("Mine", "m/M")}
+    deployments = [bench.deployment for bench in loop_benches(points)]
+    assert [each.accelerator for each in deployments] == [card, card]
+    assert [each.model.precision.name for each in deployments] == ["fp8", "bf16"]
+    (made, *rest) = calibrate(points)
+    assert (made.accelerator, made.models, rest) == ("Mine", ("m/M",), [])
+
+
+def test_the_cache_of_a_config_is_that_of_its_runs() -> None:
+    """Unless the run states another."""
+    fp8 = {"quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8"}}
+    fp8["quantization_config"]["kv_cache_quant_algo"] = "FP8"
+    shape = from_config({**LLAMA_1B, **fp8}, "m/M")
+    point = EnginePoint("H100", "vllm", "", "m/M", "", Parallelism(), 1, 1, 1, 1, 1, shape=shape)
+    assert served_model(point).precision.kv == 1.0
+    assert served_model(replace(point, kv="bf16")).precision.kv == 2.0
 
 
 def test_results_of_a_serving_benchmark(tmp_path: Path) -> None:
@@ -224,7 +258,8 @@ def test_results_of_a_serving_benchmark(tmp_path: Path) -> None:
         ("H100,vllm,Llama-3.1-8B,bf16,1,1024,256,8,80,-1\n", "row 1: tpot_ms is '-1'"),
         ("H100,vllm,Llama-3.1-8B,bf16,1,1024,256,many,80,9\n", "clients is 'many'"),
         (",vllm,Llama-3.1-8B,bf16,1,1024,256,8,80,9\n", "no accelerator"),
-        ("H1000,vllm,Llama-3.1-8B,bf16,1,1024,256,8,80,9\n", "H1000"),
+        ("H1000,vllm,Llama-3.1-8B,bf16,1,1024,256,8,80,9\n", "row 1, accelerator: .*'H1000'"),
+        ("H100,vllm,Llama-9,bf16,1,1024,256,8,80,9\n", "row 1, model: unknown model 'Llama-9'"),
         ("H100,vllm,Llama-3.1-8B,fp16,1,1024,256,8,80,9\n", "unknown precision 'fp16'"),
         ("H100,vllm,Llama-3.1-8B,bf16,1.5,1024,256,8,80,9\n", "tp is '1.5'; it must be a whole"),
         ("", "no measurement in it"),

@@ -160,15 +160,17 @@ def test_a_network_row_is_the_mean_of_the_bytes_over_the_bandwidth() -> None:
     # ``Line`` hands over a thousandth of a byte per token: 200 tokens on average are 0.2 B.
     lengths = from_samples([100, 300, 5000], [1, 1, 1])
     ranges = [Range(0, 1000), Range(1000, 2001), Range(2001, 9999)]
-    row = network_row(Line(), lengths, ranges, 0.5)
+    row = network_row(Line().kv_bytes, lengths, ranges, 0.5)
     assert row.tolist() == pytest.approx([0.4, 3.0, 10.0])  # the empty one at its midpoint 1500
-    assert np.isinf(network_row(Line(), lengths, ranges, 0.0)).all()
+    assert np.isinf(network_row(Line().kv_bytes, lengths, ranges, 0.0)).all()
 
 
 def test_llama_8b_hands_over_128_kib_per_token() -> None:
     # 32 layers x 2 x 8 heads x 128 x 2 B = 131,072 B; 1000 tokens over 25 Gb/s: 41.9 ms
     lengths = from_samples([1000], [1])
-    row = network_row(island("roofline", "llama-8b/H100"), lengths, [Range(0, 2000)], 25e9 / 8)
+    row = network_row(
+        island("roofline", "llama-8b/H100").kv_bytes, lengths, [Range(0, 2000)], 25e9 / 8
+    )
     assert row.tolist() == pytest.approx([131_072 * 1000 / 3.125e9])
 
 

@@ -11,6 +11,7 @@ from archipelago.perfmodel.calibration.provenance import SourceKind, accelerator
 from archipelago.perfmodel.calibration.uncertainty import log_half_widths
 from archipelago.perfmodel.catalogue import read
 from archipelago.perfmodel.catalogue.accelerators import (
+    WEIGHT_ONLY,
     Accelerator,
     accelerator,
     accelerators,
@@ -187,13 +188,16 @@ def test_figures_are_those_of_the_reference_table() -> None:
 
 
 def test_weights_without_a_matrix_unit_of_their_type_are_multiplied_in_16_bits() -> None:
-    assert accelerator("A100").operand("fp8") == "bf16"
-    assert accelerator("H200").operand("fp4") == "bf16"
+    assert accelerator("A100").operand("fp8") == WEIGHT_ONLY
+    assert accelerator("H200").operand("fp4") == WEIGHT_ONLY
+    assert accelerator("H200").operand("fp8_block") == "fp8_block"
     assert accelerator("B200").operand("fp4") == "fp4"
-    assert accelerator("B200").operand("int4") == "bf16"
+    assert accelerator("B200").operand("int4") == WEIGHT_ONLY
+    assert accelerator("V100").operand("bf16") == "bf16"
+    assert accelerator("H200").peak("fp8_block") == accelerator("H200").peak("fp8") == 1979e12
     assert accelerator("H200").peak("fp4") == 989e12
     assert accelerator("V100").peak("bf16") == 112e12
-    with pytest.raises(UnknownName, match="known: bf16, fp8, fp4, int8, int4"):
+    with pytest.raises(UnknownName, match="known: bf16, fp8, fp8_block, fp4, int8, int4"):
         accelerator("H100").operand("int3")
 
 

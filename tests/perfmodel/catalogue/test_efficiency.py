@@ -12,9 +12,11 @@ from archipelago.perfmodel.catalogue.architectures import architecture
 from archipelago.perfmodel.catalogue.efficiency import (
     CLASSES,
     INHERITED,
+    KERNELS,
     OPERANDS,
     Overheads,
     Row,
+    _efficiencies,
     _ordered,
     efficiency_rows,
     engine_fit,
@@ -137,13 +139,56 @@ def test_every_value_of_the_data_reaches_a_field() -> None:
 
 
 def test_a_row_of_the_version_wins_over_one_of_the_engine() -> None:
-    """The catalogue has no version yet; rows made by hand show the order."""
+    """Without one of its own a version takes the nearest."""
     rows = [
         Row("*", "bf16", "*", "*", "assumed", 0.3, {"mfu": 0.1}),
         Row("hopper", "bf16", "vllm", "*", "operators", 0.2, {"mfu": 0.2}),
-        Row("hopper", "bf16", "vllm", "0.19", "operators", 0.2, {"mfu": 0.3}),
-        Row("H100", "bf16", "*", "*", "operators", 0.2, {"mfu": 0.4}),
+        Row("hopper", "bf16", "vllm", "0.9", "operators", 0.2, {"mfu": 0.3}),
+        Row("hopper", "bf16", "vllm", "0.19", "operators", 0.2, {"mfu": 0.4}),
+        Row("H100", "bf16", "*", "*", "operators", 0.2, {"mfu": 0.5}),
     ]
-    order = [row.values["mfu"] for row in _ordered(rows, "vllm", "0.19", CARD)]
-    assert order == [0.4, 0.3, 0.2, 0.1]
-    assert [row.values["mfu"] for row in _ordered(rows, "vllm", "0.14", CARD)] == [0.4, 0.2, 0.1]
+    versions = {
+        "0.19": [0.4, 0.3],
+        "0.20.1rc2": [0.4, 0.3],
+        "0.18": [0.4, 0.3],
+        "0.14.post1": [0.3, 0.4],
+        "0.8": [0.3, 0.4],
+        "nightly": [],
+        "*": [],
+    }
+    for version, nearest in versions.items():
+        order = [row.values["mfu"] for row in _ordered(rows, "vllm", version, CARD)]
+        assert order == [0.5, *nearest, 0.2, 0.1]
+
+
+def test_kernels_of_another_version_or_of_kin_are_less_certain() -> None:
+    """The H100 has tables of vLLM 0.14 and 0.19, the H100-NVL of none."""
+    here, kin = accelerator("H100"), accelerator("H100-NVL")
+    assert engine_fit(here, "vllm", "0.14.0") == engine_fit(here, "vllm", "0.15.1")
+    assert engine_fit(here, "vllm", "0.18.1") == engine_fit(here, "vllm", "0.19.0")
+    measured = uncertainties(here, "vllm", "0.14.0")["fp8_block.start"]
+    assert measured < INHERITED
+    assert uncertainties(here, "vllm", "0.15.1")["fp8_block.start"] >= INHERITED
+    assert uncertainties(kin, "vllm", "0.14.0")["fp8_block.start"] >= INHERITED
+    assert (
+        engine_fit(kin, "vllm", "0.14.0").fp8_block == engine_fit(here, "vllm", "0.14.0").fp8_block
+    )
+
+
+def test_fp8_with_a_scale_per_block_has_its_own_kernels_where_they_were_measured() -> None:
+    """On the H100 vLLM 0.14 quantises an input by blocks in 24 us, as one tensor in 12 us."""
+    old, any_ = engine_fit(CARD, "vllm", "0.14.0"), engine_fit(CARD)
+    assert old.fp8_block.start > 1.5 * old.fp8.start
+    assert any_.fp8_block == any_.fp8
+    both = any_.replaced({"fp8.mfu": 0.33})
+    assert (both.fp8.mfu, both.fp8_block.mfu) == (0.33, 0.33)
+    apart = any_.replaced({"fp8.mfu": 0.33, "fp8_block.mfu": 0.44})
+    assert (apart.fp8.mfu, apart.fp8_block.mfu) == (0.33, 0.44)
+
+
+def test_no_value_of_a_kernel_is_above_a_physical_limit() -> None:
+    rows = [row for row in _efficiencies() if row.source == KERNELS]
+    assert len({(row.accelerator, row.engine, row.version) for row in rows}) > 50
+    for row in rows:
+        for name, value in row.values.items():
+            assert 0 <= value < (0.99 if name.endswith(("mfu", "mbu")) else 2001), (row, name)

@@ -18,6 +18,7 @@ from archipelago.perfmodel.roofline.settings import EngineSettings, LatentForm, 
 CARD = accelerator("H100")
 LLAMA = architecture("Llama-3.1-8B")
 DEEPSEEK = architecture("DeepSeek-V3")
+GPT_OSS = architecture("gpt-oss-120b")
 WIDE = Parallelism(dp=32, ep=32)
 
 
@@ -144,6 +145,44 @@ def test_more_imbalance_takes_longer() -> None:
         model = Roofline(CARD, DEEPSEEK, WIDE, 8, settings=settings)
         times.append(float(model.prefill_time(np.array(4096.0))))
     assert times[1] > 1.05 * times[0]
+
+
+def test_two_batches_hide_transfers_but_read_the_weights_twice() -> None:
+    """By hand from the parts of one layer: max(attention, combine) + max(experts, dispatch)."""
+    settings = EngineSettings(two_batch_overlap=True)
+    apart = Roofline(CARD, DEEPSEEK, WIDE, 8)
+    beside = Roofline(CARD, DEEPSEEK, WIDE, 8, settings=settings)
+    half, context = np.array(64.0), np.array(64 * 4000.0)
+    stage = beside.layers
+    block = stage.sparse
+    assert block is not None
+    attends = stage.operators["decode", 0].seconds(half, context) + stage.overheads.decode_layer
+    always = stage.operators["sparse", 1].seconds(half)
+    experts = always + block.routed(half) + block.fixed
+    dispatch, combine = block.ways(half, "low_latency")
+    layer = np.maximum(2 * attends, 2 * combine) + 2 * np.maximum(experts, dispatch)
+    dense = stage.operators["dense", 0].seconds(2 * half)
+    # DeepSeek-V3 has 3 dense layers and 58 with experts.
+    assert stage.decode_pass(2 * half, 2 * context) == pytest.approx(
+        58 * layer + 3 * (2 * attends + dense)
+    )
+    many, few = (np.array(batch * 32.0) for batch in (128, 2))
+    full = float(beside.decode_step_time(many, 4000 * many))
+    assert full < 0.95 * float(apart.decode_step_time(many, 4000 * many))
+    assert beside.decode_step_time(few, 4000 * few) > apart.decode_step_time(few, 4000 * few)
+    long = np.array(16_000.0)
+    assert beside.prefill_time(long) < apart.prefill_time(long)
+
+
+def test_islands_without_transfers_run_one_batch_whatever_is_set() -> None:
+    for split in (Parallelism(tp=8), Parallelism(tp=8, ep=8)):
+        times = [
+            Roofline(CARD, GPT_OSS, split, 8, settings=EngineSettings(two_batch_overlap=on))
+            for on in (False, True)
+        ]
+        batch = np.array([1.0, 64.0])
+        steps = [model.decode_step_time(batch, 1000 * batch).tolist() for model in times]
+        assert steps[0] == steps[1]
 
 
 def test_uneven_stages_wait_for_the_fullest() -> None:

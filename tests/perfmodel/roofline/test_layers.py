@@ -16,10 +16,10 @@ from archipelago.perfmodel.catalogue.architectures import (
 )
 from archipelago.perfmodel.errors import DoesNotFit
 from archipelago.perfmodel.roofline.island import Roofline
+from archipelago.perfmodel.roofline.kv_transfer import CacheLayout
 from archipelago.perfmodel.roofline.memory import consecutive, kept_per_gpu, weights_per_gpu
 from archipelago.perfmodel.roofline.parallelism import Parallelism
 from archipelago.perfmodel.roofline.pipeline import Pipeline, Section, layer_splits
-from archipelago.perfmodel.roofline.stage import kv_transfer_bytes
 
 CARD = accelerator("B200")
 SPLITS = (Parallelism(tp=8), Parallelism(tp=4, pp=3), Parallelism(dp=16, ep=16))
@@ -80,7 +80,7 @@ def test_states_take_memory_per_sequence() -> None:
     assert kept.per_token == 6 * 2 * 128 * 2
     assert kept.per_sequence == model.state_bytes / 2
     # a prompt hands over its keys and values, and every state once
-    sent = kv_transfer_bytes(model, np.array([0.0, 1000.0]))
+    sent = CacheLayout.of(model).size(np.array([0.0, 1000.0]))
     assert sent == pytest.approx([model.state_bytes, model.state_bytes + 1000 * 6144])
 
 
