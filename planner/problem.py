@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from archipelago.perfmodel.calibration.corrections import Calibration
     from archipelago.perfmodel.catalogue.accelerators import Accelerator
     from archipelago.perfmodel.catalogue.architectures import ModelArchitecture
+    from archipelago.perfmodel.model import FloatArray, PerformanceModel
+    from archipelago.perfmodel.roofline.kv_transfer import CacheLayout
     from archipelago.perfmodel.roofline.parallelism import Parallelism, Splits
     from archipelago.perfmodel.roofline.settings import EngineSettings
     from archipelago.perfmodel.workload.lengths import LengthDistribution, Range
@@ -80,14 +82,15 @@ class Domain:
 
 @dataclass(frozen=True)
 class Link:
-    """Bandwidth of the network between two domain classes in each direction [B/s].
+    """The network between two domain classes: bandwidth in each direction [B/s], latency [s].
 
     Classes without a link exchange no KV caches: no request is prefilled in one and decoded in
-    the other.
+    the other. ``latency`` None: that between any two nodes.
     """
 
     classes: tuple[str, str]  # in alphabetical order
     bytes_per_second: float
+    latency: float | None = None
 
 
 class Billing(StrEnum):
@@ -159,7 +162,8 @@ class ModelDemand:
     the throughput is divided by ``weight``. ``phases``: of its islands. ``max_utilisation``: share
     of every capacity row that a plan may use. ``settings``: of the engine; ``splits``: of its
     islands that are admitted; ``stated``: fields of the spec's engine that are no defaults.
-    ``started``: what its pods are started with (`IslandKind.started`).
+    ``started``: what its pods are started with (`IslandKind.started`). ``wire``: the cache as its
+    connector sends it; None: as it is stored.
     """
 
     name: str
@@ -176,6 +180,11 @@ class ModelDemand:
     splits: Splits = field(default_factory=_any_split)
     stated: frozenset[str] = frozenset()
     started: str = ""
+    wire: CacheLayout | None = None
+
+    def sent_bytes(self, island: PerformanceModel) -> Callable[[FloatArray], FloatArray]:
+        """Return the function of bytes [B] that the caches of prompts [tokens] are on the wire."""
+        return island.kv_bytes if self.wire is None else self.wire.size
 
 
 TIME_LIMITS: Final = {"exact": 10.0, "bayesian-divider": 600.0}

@@ -20,6 +20,7 @@ FACTS: Final[Mapping[str, str]] = {
     "memoryShare": r"[01](\.[0-9]{1,6})?",
     "name": "vllm|sglang|tensorrt-llm",
     "prefixCaching": "on",
+    "twoBatchOverlap": "on",
 }
 """Facts by name, each with the pattern of its values."""
 

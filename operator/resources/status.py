@@ -304,8 +304,9 @@ class SummaryStatus(StatusObject):
     ttft_milliseconds: Count | None = Field(
         default=None,
         description="Largest mean time to first token, at the plan's full load, of the models that "
-        "have such a target: waiting and prefill on the busiest island, over the model's mix of "
-        "lengths, by the queueing formula that the target limits [ms]. Absent without a target.",
+        "have such a target: waiting and prefill on the busiest island, and the transfer of the "
+        "cache, over the model's mix of lengths, by the formulas that the target limits [ms]. "
+        "Absent without a target.",
     )
     tpot_milliseconds: Count | None = Field(
         default=None, description="Largest evaluated time per output token of any island [ms]."

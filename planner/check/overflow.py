@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import cache
 from itertools import product
 from typing import TypeAlias
+
+import numpy as np
 
 from archipelago.perfmodel.model import PerformanceModel
 
@@ -19,6 +22,7 @@ from ..problem import STAGES, ModelDemand, Phase
 from .index import TOLERANCE, PlanIndex, decoding
 from .promise import ROUNDING, alone, idle_time
 from .routing import is_overflow, span_text
+from .transfer import slowest_transfer, way
 
 NOISE = 1e-9
 """Relative difference of equal times by rounding."""
@@ -32,6 +36,7 @@ def check_overflow(index: PlanIndex) -> Iterator[str]:
             continue
         names = {name for pair in route.pairs for name in (pair.prefill, pair.decode)}
         longest, output = route.range.max - 1.0, decoding(model)[-1].output
+        length = np.array([longest])
         for group, performance in index.possible_groups:
             if group.name not in names or group.model != route.model:
                 continue  # ``check_routing`` reports the latter
@@ -39,7 +44,10 @@ def check_overflow(index: PlanIndex) -> Iterator[str]:
             if longest + output > performance.max_length + ROUNDING:
                 most = performance.max_length
                 yield f"{place}: longer than the model's {most} tokens with its output"
-            for finding in alone(group, model, performance, longest, output):
+            sent = 0.0
+            if group.phase is Phase.PREFILL:
+                sent = float(slowest_transfer(index, group, performance, route.range, length)[0])
+            for finding in alone(group, model, performance, longest, output, transfer=sent):
                 yield f"{place}: {finding}"
 
 
@@ -61,43 +69,61 @@ def check_longest(index: PlanIndex) -> Iterator[str]:
 
 Ways: TypeAlias = "dict[tuple[str, str], tuple[float, float]]"
 """Figures of prefill and decode by the names of the two groups."""
+Sent: TypeAlias = "Callable[[float], float]"
+"""Seconds that the cache of a prompt of so many tokens takes over the way of a pair [s]."""
 
 
 def _ways(
-    index: PlanIndex, model: ModelDemand, figure: Callable[[Group, PerformanceModel, Phase], float]
+    index: PlanIndex,
+    model: ModelDemand,
+    figure: Callable[[Group, PerformanceModel, Phase, Sent], float],
 ) -> Ways:
     """Return a figure of each stage for every pair of groups between which requests may move."""
-    groups = {g.name: g for g, _ in index.possible_groups if g.model == model.name}
-    first, second = (
-        {
-            group.name: figure(group, performance, stage)
-            for group, performance in index.possible_groups
-            if group.name in groups and stage in group.phase.stages
-        }
-        for stage in STAGES
-    )
-    return {
-        (one, other): (first[one], second[other])
-        for one, other in product(first, second)
-        if (
-            one == other
-            if Phase.MIXED in (groups[one].phase, groups[other].phase)
-            else index.linked(groups[one].domain_class, groups[other].domain_class)
+    own = [(g, p) for g, p in index.possible_groups if g.model == model.name]
+    first, second = ([(g, p) for g, p in own if stage in g.phase.stages] for stage in STAGES)
+
+    @cache
+    def over(source: str, alpha: float, beta: float) -> float:
+        """Return the figure of prefill in a group whose caches take such a way."""
+        group, performance = next(item for item in first if item[0].name == source)
+        size = model.sent_bytes(performance)
+        return figure(
+            group,
+            performance,
+            Phase.PREFILL,
+            lambda length: alpha + float(size(np.array([length]))[0]) / beta,
         )
-    }
+
+    decode = {g.name: figure(g, p, Phase.DECODE, lambda _: 0.0) for g, p in second}
+    ways: Ways = {}
+    for (one, _), (other, _) in product(first, second):
+        if Phase.MIXED in (one.phase, other.phase):
+            if one.name == other.name:
+                ways[one.name, other.name] = over(one.name, 0.0, math.inf), decode[other.name]
+        elif index.linked(one.domain_class, other.domain_class):
+            seconds = over(one.name, *way(index, one, other))
+            ways[one.name, other.name] = seconds, decode[other.name]
+    return ways
 
 
 def _longest(index: PlanIndex, model: ModelDemand, slack: float) -> int:
     """Return the longest input that a pair of groups holds within all limits [tokens]."""
     output = decoding(model)[-1].output
 
-    def held(group: Group, performance: PerformanceModel, stage: Phase) -> float:
+    def held(group: Group, performance: PerformanceModel, stage: Phase, sent: Sent) -> float:
         low, high = 0, performance.max_length
         while high - low > 1:  # short ones fit first: memory and times grow with the length
             middle = (low + high) // 2
             fits = middle + output <= performance.max_length + ROUNDING and not any(
                 alone(
-                    group, model, performance, float(middle), output, stages=(stage,), slack=slack
+                    group,
+                    model,
+                    performance,
+                    float(middle),
+                    output,
+                    stages=(stage,),
+                    slack=slack,
+                    transfer=sent(middle),
                 )
             )
             low, high = (middle, high) if fits else (low, middle)
@@ -110,18 +136,29 @@ def _check_fastest(index: PlanIndex, model: ModelDemand, route: Route) -> Iterat
     """Check that no other pair answers the longest request sooner: first token, then the others."""
     longest, output = route.range.max - 1.0, decoding(model)[-1].output
 
-    def seconds(group: Group, performance: PerformanceModel, stage: Phase) -> float:
-        breaks = alone(group, model, performance, longest, output, stages=(stage,), slack=NOISE)
-        return math.inf if any(breaks) else idle_time(group, performance, longest, output, stage)
+    def seconds(group: Group, performance: PerformanceModel, stage: Phase, sent: Sent) -> float:
+        more = sent(longest)
+        breaks = alone(
+            group,
+            model,
+            performance,
+            longest,
+            output,
+            stages=(stage,),
+            slack=NOISE,
+            transfer=more,
+        )
+        own = idle_time(group, performance, longest, output, stage) + more
+        return math.inf if any(breaks) else own
 
     ways = _ways(index, model, seconds).items()
-    times = {way: both for way, both in ways if math.inf not in both}
-    way, best = min(times.items(), key=lambda item: item[1], default=(("", ""), (0.0, 0.0)))
+    times = {pair: both for pair, both in ways if math.inf not in both}
+    sooner, best = min(times.items(), key=lambda item: item[1], default=(("", ""), (0.0, 0.0)))
     for pair in route.pairs:
         here = times.get((pair.prefill, pair.decode), best)  # others are reported elsewhere
         near = (math.isclose(*both, rel_tol=TOLERANCE) for both in zip(here, best, strict=True))
         if not all(near):
             yield (
                 f"routes[{model.name} {span_text(route.range)}].pairs: {pair.prefill} -> "
-                f"{pair.decode}, although {way[0]} -> {way[1]} is sooner"
+                f"{pair.decode}, although {sooner[0]} -> {sooner[1]} is sooner"
             )

@@ -23,15 +23,18 @@ from ..plan import Group
 from ..problem import STAGES, ModelDemand, Phase
 from .index import TOLERANCE, PlanIndex, decoding, mean_by_range, misstated
 from .routing import adapter_share, span_text
+from .transfer import mean_transfer, slowest_transfer
 
 
-def utilisation_cap(model: ModelDemand, performance: PerformanceModel, step: float = 0.0) -> float:
+def utilisation_cap(
+    model: ModelDemand, performance: PerformanceModel, step: float = 0.0, transfer: float = 0.0
+) -> float:
     """Return the busy share rho at which the mean TTFT is the target; 1 without a target.
 
     An M/G/1 queue over the model's whole mix waits W = rho / (1 - rho) * E[S^2] / (2 E[S]) on
-    average (Pollaczek-Khinchine), and the target is met while W + E[S] <= T. On a mixed island a
-    prompt also waits for the rest of the token step that is under way, half of ``step`` [s] on
-    average.
+    average (Pollaczek-Khinchine), and the target is met while W + E[S] + E[X] <= T, with E[X] the
+    mean ``transfer`` of the cache [s]. On a mixed island nothing is transferred, but a prompt also
+    waits for the rest of the token step that is under way, half of ``step`` [s] on average.
     """
     target = model.targets.ttft
     if target is None:
@@ -41,7 +44,7 @@ def utilisation_cap(model: ModelDemand, performance: PerformanceModel, step: flo
     mix = [float(p) for p in lengths.probability]
     mean = sum(p * t for p, t in zip(mix, times, strict=True))
     square = sum(p * t * t for p, t in zip(mix, times, strict=True))
-    spare = target - mean - step / 2
+    spare = target - mean - step / 2 - transfer
     if spare <= 0:
         return 0.0
     odds = spare * 2 * mean / square  # rho / (1 - rho)
@@ -161,7 +164,13 @@ def check_promise(index: PlanIndex) -> Iterator[str]:
                 " req/s",
             )
             if rate > 0:
-                for finding in alone(group, model, performance, span.max - 1.0, load.output):
+                longest, sent = span.max - 1.0, 0.0
+                if group.phase is Phase.PREFILL:
+                    length = np.array([longest])
+                    sent = float(slowest_transfer(index, group, performance, span, length)[0])
+                for finding in alone(
+                    group, model, performance, longest, load.output, transfer=sent
+                ):
                     yield f"{place} {span_text(span)}: {finding}"
         for finding in _under_load(index, group, performance, rates):
             yield f"{place}{finding}"
@@ -176,11 +185,13 @@ def alone(
     *,
     stages: Sequence[Phase] = STAGES,
     slack: float = TOLERANCE,
+    transfer: float = 0.0,
 ) -> Iterator[str]:
     """Yield the limits that one request breaks on every copy of an otherwise idle island.
 
     ``longest``: its input [tokens]. ``stages``: which of the group's to judge. ``slack``: relative,
     of every limit; a negative one is of the times alone, as tokens are counted exactly.
+    ``transfer``: of its cache [s], a part of TTFT.
     """
     stages = [stage for stage in stages if stage in group.phase.stages]
     memory = performance.kv_capacity() / group.parallelism.dp
@@ -195,9 +206,11 @@ def alone(
         target = model.targets.ttft if prefills else model.targets.tpot
         if target is None:
             continue
-        time = idle_time(group, performance, longest, output, stage)
+        time = idle_time(group, performance, longest, output, stage) + transfer * prefills
         if time > target * (1 + slack):
-            name = "TTFT without load" if prefills else "TPOT of one sequence alone"
+            part = f"{transfer * 1e3:.1f}"
+            moved = "" if float(part) == 0 else f", {part} ms of it the transfer,"
+            name = f"TTFT without load{moved}" if prefills else "TPOT of one sequence alone"
             digits = 1 if prefills else 2
             yield f"{name} is {time * 1e3:.{digits}f} ms, the target {target * 1e3:.0f} ms"
 
@@ -254,17 +267,19 @@ def _under_load(
         yield from misstated(".kvCapacity", group.kv_capacity, capacity)
     used = max(uses) / model.max_utilisation
     if Phase.PREFILL in group.phase.stages:
-        cap = min(utilisation_cap(model, performance, step), model.max_utilisation)
+        sent = mean_transfer(index, group, performance) if group.phase is Phase.PREFILL else 0.0
+        cap = min(utilisation_cap(model, performance, step, sent), model.max_utilisation)
         if prompts > cap * (1 + TOLERANCE):
             yield (f": each island is busy {prompts:.6f} of the time, at most {cap:.6f} is allowed")
         if cap > 0:
             used = max(used, prompts / cap)
         elif group.phase is Phase.PREFILL:
             return
-    if group.phase is Phase.PREFILL:
+    if group.phase is Phase.PREFILL and model.targets.ttft is None:
         yield from misstated(".utilisation", group.utilisation, used)
         return
-    # The rows of the other phases are upper bounds: they state at least the use.
+    # The other rows are upper bounds and state at least the use: that of time under a TTFT target
+    # is of the slowest transfer that the plan could have chosen.
     if group.utilisation < used * (1 - TOLERANCE):
         yield f".utilisation: {group.utilisation:.9g} stated, {used:.9g} is in use"
     if group.utilisation > 1 + TOLERANCE:

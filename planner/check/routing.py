@@ -16,6 +16,7 @@ from archipelago.perfmodel.workload.lengths import Range
 from ..plan import MILLION, Group, Route
 from ..problem import STAGES, ModelDemand, Phase
 from .index import TOLERANCE, PlanIndex, mean_by_range, misstated
+from .transfer import adapters
 
 
 def check_network(index: PlanIndex) -> Iterator[str]:
@@ -38,21 +39,13 @@ def check_network(index: PlanIndex) -> Iterator[str]:
 
 
 def adapter_share(index: PlanIndex, group: Group, performance: PerformanceModel) -> float:
-    """Return the used share of an island's adapters in one direction; 0 without a limit.
-
-    A part holds the KV cache of its layers only, so its adapters carry more of the whole.
-    """
+    """Return the used share of an island's adapters in one direction; 0 without a limit."""
     model = index.models[group.model]
-    speeds = [
-        part.gpus * speed * (model.architecture.layers / part.layers if group.parts else 1.0)
-        for part in group.sections
-        if (speed := index.pools[part.pool].nic_per_gpu) is not None
-    ]
-    if not speeds or group.phase is Phase.MIXED:
+    if group.phase is Phase.MIXED:
         return 0.0
-    sizes = mean_by_range(model, performance.kv_bytes)
+    sizes = mean_by_range(model, model.sent_bytes(performance))
     flow = sum(rate * size for rate, size in zip(index.island_rates(group), sizes, strict=True))
-    return flow / min(speeds)
+    return flow / adapters(index, group)
 
 
 def _flows(index: PlanIndex) -> dict[tuple[str, str], float]:
@@ -63,7 +56,7 @@ def _flows(index: PlanIndex) -> dict[tuple[str, str], float]:
     for name, performance in performances.items():
         model = index.models[name]
         rate = index.plan.theta * index.problem.weight(model)
-        sizes = mean_by_range(model, performance.kv_bytes)
+        sizes = mean_by_range(model, model.sent_bytes(performance))
         for span, share, size in zip(model.ranges, index.shares[name], sizes, strict=True):
             caches[name, span] = rate * share * size
     groups = {group.name: group for group in index.valid_groups}

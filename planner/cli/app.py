@@ -62,7 +62,8 @@ catalogue_file = click.option(
     metavar="FILE",
     envvar="ARCHIPELAGO_CATALOGUE",
     show_envvar=True,
-    help="Models and accelerators of your own, beside those of `archipelago catalogue`.",
+    help="Models and accelerators of your own, beside those of `archipelago catalogue`: a file "
+    "with a catalogue, or a ServingPlan with entries of its own.",
 )
 
 
@@ -335,11 +336,18 @@ def pools(path: str, form: str, model: str | None, workload: str | None) -> int:
 @click.option("--engine", metavar="NAME", help="Engine, if FILE does not state it.")
 @click.option("--version", metavar="TEXT", help="Version of the engine.")
 @click.option("--model", metavar="NAME", help="Model, if FILE does not state it.")
-@click.option("--precision", metavar="NAME", help="bf16, fp8 or fp4.")
+@click.option("--precision", metavar="NAME", help="Precision, if it is not the published one.")
 @click.option("--tp", type=click.IntRange(1), help="Tensor-parallel degree.")
 @click.option("-c", "--calibration", metavar="FILE", help="Write the calibration file here.")
+@catalogue_file
 @output("table", "yaml")
-def calibrate(path: str, calibration: str | None, form: str, **stated: str | int | None) -> int:
+def calibrate(
+    path: str,
+    calibration: str | None,
+    catalogue: str | None,
+    form: str,
+    **stated: str | int | None,
+) -> int:
     """Fit the performance model to measurements of an engine, and show its remaining errors.
 
     FILE is a CSV with one closed-loop run per line (columns accelerator, engine, version, model,
@@ -350,7 +358,7 @@ def calibrate(path: str, calibration: str | None, form: str, **stated: str | int
     from .commands import calibrate as command
 
     columns = {name: str(value) for name, value in stated.items() if value is not None}
-    return command.run(path, columns, calibration, form)
+    return command.run(path, columns, calibration, catalogue, form)
 
 
 @cli.command(epilog=EXIT_CODES, short_help="Write one workload per island, for kubectl apply.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from archipelago.perfmodel.calibration import provenance
 from archipelago.perfmodel.calibration.provenance import Fact, SourceKind
+from archipelago.perfmodel.roofline.kv_transfer import CacheLayout
 
 from ..formats.calibrations import applies
 from ..problem import Billing, ModelDemand, Objective, PlanningProblem
@@ -98,12 +99,14 @@ def _engine(model: ModelDemand) -> Iterator[Fact]:
         if draft
         else "none"
     )
+    sent = model.wire or CacheLayout.of(model.architecture)
     rows = (
         ("kvDtype", f"{model.architecture.precision.kv:g}", "B per element"),
         ("memoryShare", f"{settings.memory.utilisation:g}", "1"),
         ("chunkTokens", str(settings.chunk), "tokens"),
         ("prefixHitShare", hits, "1"),
         ("speculation", words, "1"),
+        ("transferDtype", f"{sent.element_bytes:g}", "B per element"),
     )
     for name, value, unit in rows:
         stated = name in model.stated
@@ -144,7 +147,10 @@ def _stated(problem: PlanningProblem) -> Iterator[Fact]:
             yield _user(pool.name, "nicGigabitsPerSecond", f"{speed:g}", "Gbit/s")
     for link in problem.links:
         speed = link.bytes_per_second / GIGABIT
-        yield _user(" and ".join(link.classes), "gigabitsPerSecond", f"{speed:g}", "Gbit/s")
+        ends, delay = " and ".join(link.classes), link.latency
+        yield _user(ends, "gigabitsPerSecond", f"{speed:g}", "Gbit/s")
+        if delay is not None:
+            yield _user(ends, "latencyMilliseconds", f"{delay * 1e3:g}", "ms")
     if problem.budget_per_hour is not None:
         yield _user(problem.name, "budgetPerHour", problem.budget_per_hour, "$/h")
     if problem.objective is Objective.COST and problem.min_headroom is not None:

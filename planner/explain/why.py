@@ -144,7 +144,7 @@ def _flow(
         for pair in route.pairs:
             sides = groups[pair.prefill].domain_class, groups[pair.decode].domain_class
             if sides == classes and pair.prefill != pair.decode:
-                size = of_group[pair.prefill].performance.kv_bytes(model.lengths.length)
+                size = model.sent_bytes(of_group[pair.prefill].performance)(model.lengths.length)
                 mean = float(model.lengths.expectation(size, [route.range])[0])
                 rate = plan.theta * problem.weight(model) * route.share * pair.weight / MILLION
                 total += rate * mean

@@ -31,27 +31,34 @@ from .entry import Amount, Entry, Items, Whole, read
 FIELD = "calibrations"
 """Where a calibration file has its calibrations, and a plan those that it was made with."""
 
-LEAST, MOST = 1e-9, 1e9
-"""Range of values: a nanosecond or a share of a billionth is the least that means anything."""
+LEAST, MOST = 1e-15, 1e9
+"""Range of values: a thousandth of a picosecond per element is the least that means anything."""
 FACTORS = 1e-3, 1e3
 """Range of factors on times: one outside it is probably in another unit."""
 WIDEST = 1e4
 """Ends of an interval are cut to 1 / ``WIDEST`` .. ``WIDEST``: wider ones mean no more."""
 MAY_BE_ZERO = {
-    *("step", "sequence", "decode_layer", "dispatch", "expert_layer", "expert_pair"),
-    *("all_reduce_wait", "all_to_all_wait", "interference", "quantise_bytes", "ramp_rows"),
-    *("start", "exposed", "request"),
+    *("step", "sequence", "decode_layer", "dispatch", "exposed", "request", "interference"),
+    *("all_reduce_wait", "all_to_all_wait", "quantise_bytes", "ramp_rows", "start", "chain"),
+    *("expert_layer", "expert_ranks", "expert_pair", "expert_pad", "expert_chain"),
+    *("prefill_attention_start", "decode_attention_start", "decode_attention_block"),
 }
 """Values that may be 0: an engine may lack the cost. A share of a peak may not be 0."""
 
 
 def _named(find: Callable[[str, PlanningProblem | None], str]) -> AfterValidator:
-    """Check a name with the plan, if the context has it, and the catalogue; return its spelling."""
+    """Check a name with the plan and the catalogue; return its spelling.
+
+    The context: the plan's problem, if there is one, and whether other plans may have the name.
+    """
 
     def check(name: str, info: ValidationInfo) -> str:
+        problem, others = info.context or (None, False)
         try:
-            return find(name, info.context)
+            return find(name, problem)
         except PerfModelError as error:
+            if others:
+                return name
             raise ValueError(str(error)) from None
 
     return AfterValidator(check)
@@ -187,17 +194,17 @@ class CalibrationFile:
 
 
 def read_calibrations(
-    document: Document, problem: PlanningProblem | None = None
+    document: Document, problem: PlanningProblem | None = None, *, others: bool = False
 ) -> tuple[Calibration, ...]:
     """Return the calibrations of a calibration file or of a plan; none if the field is absent.
 
     Names are those of the catalogue and of the ``problem``, whose models and accelerators may be
-    its own.
+    its own; with ``others`` a name may also be another plan's own.
 
     Raises:
         PlanFileError: names the place, the value and what would be right.
     """
-    file = read(CalibrationDocument, document, problem)
+    file = read(CalibrationDocument, document, (problem, others))
     return tuple(entry.calibration() for entry in file.calibrations)
 
 
@@ -206,13 +213,18 @@ def parse_calibration_file(
 ) -> CalibrationFile:
     """Return the calibrations in the text of a file; names as for ``read_calibrations``.
 
+    Where a calibration applies to the problem, what others are for may have unknown names.
+
     Raises:
         InputError: it is no calibration file; each line names the file and the place.
     """
     try:
         document = load_document(text)
         if FIELD in document and "kind" not in document:
-            return CalibrationFile(path, read_calibrations(document, problem))
+            found = read_calibrations(document, problem, others=problem is not None)
+            if problem is not None and not applicable(problem, found):
+                read_calibrations(document, problem)  # an unknown name may be why
+            return CalibrationFile(path, found)
     except PlanFileError as error:
         lines = str(error).splitlines()
         raise PlanFileError("\n".join(f"{path}: {line}" for line in lines)) from None

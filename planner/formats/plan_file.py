@@ -347,7 +347,7 @@ def read_stored(document: Document) -> Stored:
     plan = parse_plan(document)
     with _of_problem():
         problem = to_problem(plan.name, resource_of(document).spec)
-    calibrations = read_calibrations(document, problem)
+    calibrations = read_calibrations(document, problem, others=True)
     return Stored(document, plan, replace(problem, calibrations=calibrations))
 
 

@@ -112,6 +112,7 @@ def variables(facts: Mapping[str, str]) -> dict[str, str]:
         "chunkTokens": "CHUNK_TOKENS",
         "prefixCaching": "PREFIX_CACHING",
         "draftTokens": "DRAFT_TOKENS",
+        "twoBatchOverlap": "TWO_BATCH_OVERLAP",
     }
     return {names[name]: value for name, value in facts.items()}
 
@@ -124,12 +125,19 @@ def obstacle(engine: Engine, start: Start) -> str | None:
     return None
 
 
+def _overlaps(start: Start) -> bool:
+    """Return whether the island runs two batches: only transfers between copies are hidden."""
+    split = start.parallelism
+    return "twoBatchOverlap" in start.facts and split.ep > 1 and split.dp > 1
+
+
 def _vllm(start: Start, *, follows: bool) -> list[str]:
     split = start.parallelism
     flags = [f"--tensor-parallel-size={split.tp}"]
     flags += [f"--pipeline-parallel-size={split.pp}"] if split.pp > 1 else []
     flags += [f"--data-parallel-size={split.dp}"] if split.dp > 1 else []
     flags += ["--enable-expert-parallel"] if split.ep > 1 else []
+    flags += ["--enable-dbo"] if _overlaps(start) else []
     if start.phase is not Phase.PREFILL:
         flags.append(f"--max-num-seqs={max(start.max_batch // split.dp, 1)}")  # of one copy
     if start.pods > 1:
@@ -146,6 +154,7 @@ def _sglang(start: Start) -> list[str]:
     flags += [f"--dp-size={split.dp}"] if split.dp > 1 else []
     flags += ["--enable-dp-attention"] if spread and split.dp > 1 else []
     flags += [f"--ep-size={split.ep}"] if spread else []
+    flags += ["--enable-two-batch-overlap"] if _overlaps(start) else []
     if start.phase is not Phase.MIXED:
         flags.append(f"--disaggregation-mode={start.phase}")
     if start.phase is not Phase.PREFILL:

@@ -2,23 +2,25 @@
 
 A trace ends at its longest request, but models accept longer ones. Such requests have no share in
 the plan and no reserved capacity. They get one route per model, up to the longest input that any
-island holds within the latency targets and to the fastest such islands, so that a router need not
-refuse what could be served.
+island holds within the latency targets, the transfer of its cache included, and to the fastest such
+islands, so that a router need not refuse what could be served.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from archipelago.perfmodel.roofline.kv_transfer import Way
 from archipelago.perfmodel.workload.lengths import Range
 
 from ..plan import MILLION, Pair, Route
 from ..problem import STAGES, Link, ModelDemand, Phase
+from ..templates.transfer import ways_of
 
 if TYPE_CHECKING:
     from archipelago.perfmodel.model import FloatArray
@@ -38,7 +40,6 @@ class _Host:
 
     name: str
     template: Template
-    longest: int  # input in this stage [tokens]
 
 
 def overflow_route(
@@ -54,45 +55,66 @@ def overflow_route(
     Returns:
         One route of share 0, or none if no island holds a longer request.
     """
-    linked = {pair for link in links for pair in (link.classes, link.classes[::-1])}
+    linked = ways_of(links, {template.domain_class for _, template in groups})
     prefill_hosts, decode_hosts = (
-        [
-            _Host(name, template, _longest_input(template, demand, stage))
-            for name, template in groups
-            if stage in template.phase.stages
-        ]
+        [_Host(name, template) for name, template in groups if stage in template.phase.stages]
         for stage in STAGES
     )
-    ways = {
-        (prefill, decode): min(prefill.longest, decode.longest)
+
+    @cache
+    def held(host: _Host, stage: Phase, way: Way | None) -> int:
+        return _longest_input(host.template, demand, stage, way)
+
+    pairs = {
+        (prefill, decode): way
         for prefill in prefill_hosts
         for decode in decode_hosts
-        if _connected(prefill, decode, linked)
+        for way in _between(prefill, decode, linked)
     }
-    start, end = demand.ranges[-1].max, max(ways.values(), default=0) + 1
+    longest = {
+        (prefill, decode): min(held(prefill, Phase.PREFILL, way), held(decode, Phase.DECODE, None))
+        for (prefill, decode), way in pairs.items()
+    }
+    start, end = demand.ranges[-1].max, max(longest.values(), default=0) + 1
     if end <= start:
         return ()
 
     @cache
-    def alone(host: _Host, stage: Phase) -> float:
-        return float(_seconds(host.template, demand, np.array([end - 1.0]), stage)[0])
+    def alone(host: _Host, stage: Phase, way: Way | None) -> float:
+        return float(_seconds(host.template, demand, np.array([end - 1.0]), stage, way)[0])
 
-    candidates = [way for way, longest in ways.items() if longest + 1 >= end]
-    prefill, decode = min(candidates, key=lambda way: tuple(map(alone, way, STAGES)))
+    prefill, decode = min(
+        (pair for pair, most in longest.items() if most + 1 >= end),
+        key=lambda pair: (
+            alone(pair[0], Phase.PREFILL, pairs[pair]),
+            alone(pair[1], Phase.DECODE, None),
+        ),
+    )
     pair = Pair(prefill.name, decode.name, MILLION)
     return (Route(demand.name, Range(start, end), 0.0, (pair,)),)
 
 
-def _connected(prefill: _Host, decode: _Host, linked: set[tuple[str, str]]) -> bool:
-    """Return whether a request prefilled in one group may be decoded in the other."""
-    if Phase.MIXED in (prefill.template.phase, decode.template.phase):
-        return prefill.name == decode.name
-    way = prefill.template.domain_class, decode.template.domain_class
-    return way[0] == way[1] or way in linked
+def _between(
+    prefill: _Host, decode: _Host, linked: Mapping[tuple[str, str], Way]
+) -> Iterator[Way | None]:
+    """Yield the way of a request prefilled in one group to the other, if it may be decoded there.
+
+    None if it stays where it is.
+    """
+    one, other = prefill.template, decode.template
+    if Phase.MIXED in (one.phase, other.phase):
+        yield from [None] if prefill.name == decode.name else []
+    elif (way := linked.get((one.domain_class, other.domain_class))) is not None:
+        yield Way(way.alpha, min(way.beta, one.speed, other.speed))
 
 
-def _longest_input(template: Template, demand: ModelDemand, stage: Phase) -> int:
-    """Return the longest input of a stage on one idle island within the targets [tokens]."""
+def _longest_input(
+    template: Template, demand: ModelDemand, stage: Phase, way: Way | None = None
+) -> int:
+    """Return the longest input of a stage on one idle island within the targets [tokens].
+
+    ``way``: that its cache takes after the prompt.
+    """
     performance, targets = template.performance, demand.targets
     limit = targets.ttft if stage is Phase.PREFILL else targets.tpot
     low, high = 0, performance.max_length
@@ -103,7 +125,7 @@ def _longest_input(template: Template, demand: ModelDemand, stage: Phase) -> int
         fits = np.asarray(tokens <= performance.kv_capacity() / template.parallelism.dp + ROUNDING)
         fits &= inputs + _output(demand) <= performance.max_length + ROUNDING
         if limit is not None:
-            fits &= _seconds(template, demand, inputs, stage) <= limit
+            fits &= _seconds(template, demand, inputs, stage, way) <= limit
         count = int(fits.sum())  # short ones fit first: memory and times grow with the length
         low = int(lengths[count - 1]) if count else 0
         if count in {0, len(lengths)}:
@@ -123,11 +145,16 @@ def _kv_tokens(demand: ModelDemand, inputs: FloatArray, stage: Phase) -> FloatAr
 
 
 def _seconds(
-    template: Template, demand: ModelDemand, inputs: FloatArray, stage: Phase
+    template: Template, demand: ModelDemand, inputs: FloatArray, stage: Phase, way: Way | None
 ) -> FloatArray:
     """Return TTFT, or TPOT with one such request on every copy, of an idle island [s]."""
     performance, copies = template.performance, float(template.parallelism.dp)
     if stage is Phase.PREFILL:
-        return performance.prefill_time(inputs)
+        seconds = performance.prefill_time(inputs)
+        return (
+            seconds
+            if way is None
+            else seconds + way.seconds(demand.sent_bytes(performance)(inputs))
+        )
     tokens = _kv_tokens(demand, inputs, stage)
     return performance.decode_step_time(np.full_like(tokens, copies), copies * tokens)

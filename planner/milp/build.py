@@ -48,17 +48,27 @@ largest benchmark, 100,000 GPUs of 10 types, has half a million."""
 
 
 def class_routes(
-    templates: Sequence[Template], model: str, links: Sequence[Link] = ()
-) -> tuple[tuple[str, str], ...]:
-    """Return the class pairs (prefill, decode) of a model between which KV caches may move."""
+    templates: Sequence[Template], model: str, ranges: int, links: Sequence[Link] = ()
+) -> dict[tuple[str, str], NDArray[np.bool_]]:
+    """Return the class pairs (prefill, decode) of a model between which KV caches may move.
+
+    In alphabetical order, each with the ranges that keep TTFT that way, shape (ranges,).
+    """
     linked = {pair for link in links for pair in (link.classes, link.classes[::-1])}
-    classes: dict[Phase, set[str]] = {stage: set() for stage in STAGES}
+    senders: dict[str, Template] = {}  # one of each class: all have the same ways
+    receivers: set[str] = set()
     for template in templates:
-        if template.model == model and template.phase is not Phase.MIXED:
-            classes[template.phase].add(template.domain_class)
-    prefill, decode = (classes[stage] for stage in STAGES)
-    linked.update((place, place) for place in prefill)
-    return tuple(sorted((p, d) for p, d in linked if p in prefill and d in decode))
+        if template.model == model and template.phase is Phase.PREFILL:
+            senders.setdefault(template.domain_class, template)
+        elif template.model == model and template.phase is Phase.DECODE:
+            receivers.add(template.domain_class)
+    linked.update((place, place) for place in senders)
+    none, every = np.zeros(ranges, dtype=bool), np.ones(ranges, dtype=bool)
+    return {
+        (p, d): every if (ways := senders[p].ways) is None else ways.get(d, none)
+        for p, d in sorted(linked)
+        if p in senders and d in receivers
+    }
 
 
 def served_ranges(
@@ -74,8 +84,8 @@ def served_ranges(
         else:
             place = template.phase, template.domain_class
             servable[place] = servable.get(place, False) | template.servable
-    for prefill, decode in class_routes(own, model, links):
-        served |= servable[Phase.PREFILL, prefill] & servable[Phase.DECODE, decode]
+    for (prefill, decode), able in class_routes(own, model, ranges, links).items():
+        served |= servable[Phase.PREFILL, prefill] & servable[Phase.DECODE, decode] & able
     return served
 
 
@@ -111,8 +121,8 @@ def build_program(
     flows = (
         Flow(d, int(j), pair)
         for d, demand in enumerate(demands)
-        for pair in demand.routes
-        for j in np.flatnonzero(demand.served)
+        for pair, able in demand.routes.items()
+        for j in np.flatnonzero(demand.served & able)
     )
     running = Counter(running_island_class(problem, island) for island in problem.running)
     gpus = {t.island_class: t.gpus for t in templates}
@@ -140,17 +150,19 @@ def _demands(problem: PlanningProblem, templates: tuple[Template, ...]) -> tuple
     for model, weight in zip(models, weights, strict=True):
         own = [t for t in templates if t.model == model.name]
         spans_classes = len({t.domain_class for t in own if t.phase is not Phase.MIXED}) > 1
-        routes, kv_bytes = class_routes(own, model.name, problem.links), np.zeros(0)
+        count, kv_bytes = len(model.ranges), np.zeros(0)
+        routes = class_routes(own, model.name, count, problem.links)
         if spans_classes:
-            kv_bytes = network_row(own[0].performance, model.lengths, model.ranges, 1.0)
+            size = model.sent_bytes(own[0].performance)
+            kv_bytes = network_row(size, model.lengths, model.ranges, 1.0)
         demands.append(
             Demand(
                 model.name,
                 float(weight),
                 model.lengths.moments(model.ranges).probability,
-                served_ranges(own, model.name, len(model.ranges), problem.links),
+                served_ranges(own, model.name, count, problem.links),
                 spans_classes,
-                routes if spans_classes else (),
+                routes if spans_classes else {},
                 kv_bytes,
             )
         )

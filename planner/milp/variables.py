@@ -27,7 +27,8 @@ class Demand:
     """The demand of one model: weight w_m and probabilities p_mj of its ranges.
 
     ``spans_classes``: its templates are in several domain classes, so that KV flows connect them.
-    ``routes``: pairs of classes (prefill, decode) between which its KV caches may move.
+    ``routes``: by pairs of classes (prefill, decode) between which its KV caches may move, the
+    ranges that do, shape (ranges,).
     ``kv_bytes``, shape (ranges,): mean size of the cache of a prompt [B]; empty unless it spans
     classes.
     """
@@ -37,7 +38,7 @@ class Demand:
     probability: FloatArray  # (ranges,)
     served: NDArray[np.bool_]  # (ranges,) templates of both stages can serve it
     spans_classes: bool
-    routes: tuple[tuple[str, str], ...]
+    routes: dict[tuple[str, str], NDArray[np.bool_]]
     kv_bytes: FloatArray
 
 

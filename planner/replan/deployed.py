@@ -101,7 +101,8 @@ def deployed_islands(
             kind = group.island_class._replace(phase=phase)
             if kind not in classes:
                 classes[kind] = shape_of(problem, group, phase)
-    templates = templates_of(list(classes.values()), problem.calibrations)
+    deployed = {group.island_class for group in plan.groups}
+    templates = templates_of(problem, list(classes.values()), deployed)
     return DeployedIslands(problem, plan, templates, switch)
 
 

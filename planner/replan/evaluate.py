@@ -185,7 +185,8 @@ def _link_rows(
             t for t in deployed.templates if t.model == model.name and t.phase is not Phase.MIXED
         )
         if template := next(split, None):
-            row = network_row(template.performance, model.lengths, model.ranges, 1.0)
+            size = model.sent_bytes(template.performance)
+            row = network_row(size, model.lengths, model.ranges, 1.0)
             sizes[model.name][: len(row)] = row
     rows: dict[tuple[str, str], FloatArray] = {}
     for name, j, pair in routed_ranges(problem, plan):

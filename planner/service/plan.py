@@ -25,6 +25,7 @@ from archipelago.perfmodel.workload.lengths import LengthDistribution
 
 from ..check.checker import run_checks
 from ..check.index import PlanIndex
+from ..check.transfer import mean_transfer
 from ..documents import canonical_text
 from ..errors import CheckError, PlanFileError, SolverError, SpecError
 from ..plan import Group, Infeasible, Plan, PlanningOutcome
@@ -188,13 +189,17 @@ def largest_ttft(problem: PlanningProblem, plan: Plan) -> float | None:
 
 
 def _ttft(index: PlanIndex, group: Group) -> float:
-    """Return the mean of one group; on a mixed island a prompt also waits for half a token step."""
+    """Return the mean of one group [s].
+
+    From a prefill island the cache is handed over; on a mixed one a prompt also waits for half a
+    token step.
+    """
     model, performance = index.models[group.model], index.performance(group)
     seconds = prefill_row(performance, model.lengths, model.ranges)
     busy = float(seconds @ np.array(group.rates)) / group.islands
     waiting = mean_ttft(performance, model.lengths, busy)
     if group.phase is not Phase.MIXED:
-        return waiting
+        return waiting + mean_transfer(index, group, performance)
     full = np.array(float(performance.kv_capacity()))
     step = float(performance.decode_step_time(np.array(float(group.max_batch)), full))
     return waiting + min(step, model.targets.tpot or step) / 2
@@ -202,6 +207,8 @@ def _ttft(index: PlanIndex, group: Group) -> float:
 
 def mean_ttft(performance: PerformanceModel, lengths: LengthDistribution, busy: float) -> float:
     """Return the mean time to first token of an M/G/1 queue: E[S] + ``mg1_wait`` [s].
+
+    Without the transfer of the cache.
 
     ``busy`` is rho, the share of time in which an island computes prompts; S is ``prefill_time``
     over the mix.

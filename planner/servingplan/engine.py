@@ -148,10 +148,24 @@ class Engine(SpecObject):
         default=None,
         description="Speculative decoding. Absent: none, every step makes one token per sequence.",
     )
+    transfer_dtype: Literal["bf16", "int8", "int4"] | None = Field(
+        default=None,
+        description="Number format of the KV cache on the wire from prefill to decode, if the "
+        "connector between the islands compresses it: 16, 8 or 4 bits an element, and 4 bytes of "
+        "scales for each 32 elements of int8 and int4. It describes the connector; no argument of "
+        "an engine sets it. Nothing is sent wider than it is stored. Absent: as it is stored.",
+    )
     attention_data_parallel: Literal["Allowed", "Never", "Always"] = Field(
         default="Allowed",
         description="Whether islands may have several data-parallel copies of the attention beside "
         "experts that are spread over all their GPUs. Never: no island has them. Always: each has.",
+    )
+    two_batch_overlap: bool | None = Field(
+        default=None,
+        description="Whether islands whose experts are spread over data-parallel copies run two "
+        "batches beside each other, so that one computes while the other's tokens travel to their "
+        "experts (vLLM's dual batch overlap, SGLang's two-batch overlap). Others run one. Absent: "
+        "one everywhere.",
     )
     parallelism: Degrees | None = Field(
         default=None,
@@ -225,7 +239,15 @@ class Engine(SpecObject):
     @property
     def stated(self) -> frozenset[str]:
         """Return the fields of the API that the spec states and that times or memory depend on."""
-        names = ("kv_dtype", "memory_share", "chunk_tokens", "prefix_hit_share", "speculation")
+        names = (
+            "kv_dtype",
+            "memory_share",
+            "chunk_tokens",
+            "prefix_hit_share",
+            "speculation",
+            "transfer_dtype",
+            "two_batch_overlap",
+        )
         fields = type(self).model_fields
         found = {str(fields[name].alias) for name in names if getattr(self, name) is not None}
         return frozenset(found | ({"prefixHitShare"} if self.prefix_hit_shares else set()))
@@ -243,5 +265,6 @@ class Engine(SpecObject):
                 "chunkTokens": self.chunk_tokens,
                 "prefixCaching": "on" if any(float(hit) > 0 for hit in hits) else None,
                 "draftTokens": self.speculation.draft_tokens if self.speculation else None,
+                "twoBatchOverlap": "on" if self.two_batch_overlap else None,
             }
         )

@@ -375,6 +375,12 @@ class Link(SpecObject):
         description="Bandwidth of the link in each direction [Gbit/s], a decimal string. Requests "
         "that are prefilled at one end and decoded at the other send their KV cache over it.",
     )
+    latency_milliseconds: DecimalText | None = Field(
+        default=None,
+        description="Time until the first byte of a KV cache is at the other end [ms], a decimal "
+        "string: of the network and of what the engine's connector does before it sends. The time "
+        "to first token has it. Absent: 0.01.",
+    )
     rules = (
         Rule(
             "classes",

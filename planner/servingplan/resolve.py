@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from archipelago.perfmodel.catalogue.precision import KV_BYTES
 from archipelago.perfmodel.errors import PerfModelError, UnknownName
+from archipelago.perfmodel.roofline.kv_transfer import CacheLayout
 from archipelago.perfmodel.roofline.parallelism import Splits
 from archipelago.perfmodel.roofline.settings import EngineSettings, Speculation
 from archipelago.perfmodel.workload import ranges
@@ -93,6 +94,8 @@ PHASES = {
     "Either": tuple(Phase),
 }
 """``serving`` of a model -> phases of its islands."""
+WIRE_BITS = {"bf16": 16, "int8": 8, "int4": 4}
+"""``transferDtype`` of an engine -> bits of an element on the wire."""
 CUTS = {
     "Width": ranges.equal_width,
     "Probability": ranges.equal_probability,
@@ -135,7 +138,11 @@ def to_problem(name: str, spec: schema.ServingPlanSpec) -> PlanningProblem:
         raise SpecError(problems)
     minimise_cost = spec.objective == "MinimiseCost"
     links = (
-        Link((min(link.classes), max(link.classes)), _bytes_per_second(link.gigabits_per_second))
+        Link(
+            (min(link.classes), max(link.classes)),
+            _bytes_per_second(link.gigabits_per_second),
+            None if link.latency_milliseconds is None else float(link.latency_milliseconds) / 1000,
+        )
         for link in (spec.network.links if spec.network else ())
     )
     return PlanningProblem(
@@ -190,6 +197,9 @@ def _model(model: models.Model, resolved: ModelArchitecture) -> ModelDemand:
         splits=_splits(model.engine),
         stated=model.engine.stated,
         started=model.engine.started,
+        wire=None
+        if (sent := model.engine.transfer_dtype) is None
+        else CacheLayout.of(resolved, WIRE_BITS[sent]),
     )
 
 
@@ -209,6 +219,7 @@ def _settings(engine: Engine) -> EngineSettings:
         speculation=None
         if draft is None
         else Speculation(draft.draft_tokens, float(draft.acceptance), float(draft.draft_cost)),
+        two_batch_overlap=bool(engine.two_batch_overlap),
     )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from archipelago.perfmodel.capacity.operating import fixed_point
 from archipelago.perfmodel.capacity.queueing import mg1_wait
 
+from ..check.transfer import transfer_time
 from ..plan import MILLION, Group
 from ..problem import Phase
 from .islands import Batched, BatchedIsland, Prompts, StepTable, Window, prefill_queue
@@ -61,7 +62,8 @@ class PlanSimulation:
 
     Arrays over all requests: ``prefill`` and ``decode`` group (index into the plan's groups, or
     ``NOWHERE``), ``first`` and ``last`` token [s], ``wait`` for the prompt and to ``join`` the
-    batch [s]. ``measured``: arrived within the window, and had a route.
+    batch [s], ``transfer`` of the cache in between [s]. ``measured``: arrived within the window,
+    and had a route.
     """
 
     def __init__(
@@ -74,7 +76,7 @@ class PlanSimulation:
         self._performance = {group.name: index.performance(group) for group in self.groups}
         self.prefill, self.decode = self._routed()
         self.first, self.last = requests.arrivals.copy(), requests.arrivals.copy()
-        self.wait, self.join = np.zeros(len(requests)), np.zeros(len(requests))
+        self.wait, self.join, self.transfer = np.zeros((3, len(requests)))
         self.offered = (requests.arrivals >= window.start) & (requests.arrivals < window.end)
         self.measured = self.offered & (self.prefill != NOWHERE)
 
@@ -174,10 +176,14 @@ class PlanSimulation:
         """Simulate one island; requests are in the order in which their KV caches arrive."""
         model, mixed = self._performance[group.name], group.phase is Phase.MIXED
         ready = self.requests.arrivals[requests]
-        if not mixed:  # the cache comes over the slower of both adapters
-            senders = np.array([self._bandwidth(sender) for sender in self.groups])
-            speed = np.minimum(senders[self.prefill[requests]], self._bandwidth(group))
-            ready = self.first[requests] + model.kv_bytes(self.requests.inputs[requests]) / speed
+        if not mixed:  # users see the first token once its cache is here
+            for sender in np.unique(self.prefill[requests]):
+                sent = requests[self.prefill[requests] == sender]
+                self.transfer[sent] = transfer_time(
+                    self.index, self.groups[sender], group, model, self.requests.inputs[sent]
+                )
+            ready = self.first[requests] + self.transfer[requests]
+            self.first[requests] = ready
         order = np.argsort(ready, kind="stable")
         requests, ready = requests[order], ready[order]
         inputs, outputs = self.requests.inputs[requests], self.requests.outputs[requests]
@@ -191,16 +197,6 @@ class PlanSimulation:
             self.first[requests] = done.first
             self.wait[requests] = done.first - ready - prompts.seconds
         return done
-
-    def _bandwidth(self, group: Group) -> float:
-        """Return the bandwidth of an island's adapters [B/s]; each part sends its own layers."""
-        layers = sum(part.layers for part in group.parts)
-        speeds = [
-            part.gpus * nic * (layers / part.layers if group.parts else 1.0)
-            for part in group.sections
-            if (nic := self.index.pools[part.pool].nic_per_gpu) is not None
-        ]
-        return min(speeds, default=np.inf)
 
     # --- expectations by the planner's formulas ---
 
@@ -234,7 +230,7 @@ class PlanSimulation:
         rate = len(at) / (group.islands * copies * self.window.length)
         queue = mg1_wait(rate * mean(occupied), mean(occupied), mean(occupied**2))
         step = result.expected_step_time * (1 - result.expected_busy)
-        return mean(model.prefill_time(inputs)) + queue + step / 2
+        return mean(model.prefill_time(inputs) + self.transfer[at]) + queue + step / 2
 
 
 def mean(values: FloatArray | list[float]) -> float:

@@ -22,6 +22,7 @@ from archipelago.perfmodel.capacity import rows as capacity
 from archipelago.perfmodel.errors import DoesNotFit
 from archipelago.perfmodel.model import FloatArray, PerformanceModel
 from archipelago.perfmodel.roofline.island import Roofline
+from archipelago.perfmodel.roofline.kv_transfer import copy_speed
 from archipelago.perfmodel.roofline.pipeline import (
     Pipeline,
     Section,
@@ -32,7 +33,7 @@ from archipelago.perfmodel.workload.lengths import RangeMoments
 
 from ..plan import Part
 from ..problem import Phase
-from .template import Template
+from .template import FirstTokens, Template
 
 if TYPE_CHECKING:
     from archipelago.perfmodel.catalogue.efficiency import EngineFit
@@ -165,8 +166,13 @@ class _TemplateBuilder:
         fits = self._fits(np.ones_like(self.longest))
         rho = self._prompt_share()
         servable = self._within_ttft(fits, rho)
-        seconds = self._prompt_seconds() / min(rho, self.demand.max_utilisation)
-        return [self._template(1, ("time",), np.atleast_2d(seconds), servable)]
+        share = min(rho, self.demand.max_utilisation)
+        seconds = self._prompt_seconds() / share
+        template = self._template(1, ("time",), np.atleast_2d(seconds), servable)
+        if self.demand.targets.ttft is None:
+            return [template]
+        first = FirstTokens(self.performance.prefill_time(self.longest), *self._service, share)
+        return [replace(template, first=first)]
 
     def decode(self) -> list[Template]:
         """Return templates of a decode island, with rows for TPOT, memory and batch.
@@ -227,16 +233,17 @@ class _TemplateBuilder:
         prompt: FloatArray | None = None,
     ) -> Template:
         total = self.demand.architecture.layers
-        speeds = [  # of whole KV caches through the adapters of each part [B/s]
-            gpus * pool.nic_per_gpu * total / layers
+        adapters = [  # bandwidth of each part [B/s], and its share of the layers
+            (None if pool.nic_per_gpu is None else gpus * pool.nic_per_gpu, layers / total)
             for (pool, gpus), layers in zip(
                 self.shape.sections, self.layers or (total,), strict=True
             )
-            if pool.nic_per_gpu is not None
         ]
+        speeds = [speed / share for speed, share in adapters if speed is not None]
         if speeds and self.shape.phase is not Phase.MIXED:
             lengths, ranges = self.demand.lengths, self.demand.ranges
-            network = capacity.network_row(self.performance, lengths, ranges, min(speeds))
+            size = self.demand.sent_bytes(self.performance)
+            network = capacity.network_row(size, lengths, ranges, min(speeds))
             rows = np.vstack([rows, network / self.demand.max_utilisation])
             row_names = (*row_names, "network")
         parts = tuple(
@@ -259,6 +266,7 @@ class _TemplateBuilder:
             self.shape.price,
             prompt,
             self.demand.started,
+            copy_speed(adapters, self.shape.parallelism.dp),
         )
 
     def _fits(self, output: FloatArray) -> NDArray[np.bool_]:

@@ -8,6 +8,7 @@ rows ``A`` such that one island serves the rates lambda [req/s] if and only if `
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TypeAlias
@@ -23,6 +24,7 @@ from ..strategy import Progress, quiet
 from .build import Unusable, build_templates
 from .shapes import Shape, shapes
 from .template import Template, running_island_class
+from .transfer import settled
 
 TemplateCache: TypeAlias = "dict[Hashable, list[Template] | Unusable]"
 """Templates by ``Shape.hardware_key``, for equal lengths, ranges and calibrations."""
@@ -58,39 +60,46 @@ def build_catalogue(
     todo = list(deadline.watch("listing what islands could be", candidates, "shapes"))
     cache = {} if cache is None else cache
     usable: list[Template] = []
-    unusable: list[tuple[float, Shape, Exclusion]] = []
+    unusable: list[tuple[float, tuple[str, Phase], Exclusion]] = []
     for done, shape in enumerate(todo):
         deadline.check("benchmarking templates", f"{done} of {len(todo)}")
         progress("benchmarking templates", done / len(todo))
         result = _cached(shape, problem.calibrations, cache)
         if isinstance(result, Unusable):
-            unusable.append((result.factor, shape, Exclusion(str(shape), str(result))))
+            kind = shape.demand.name, shape.phase
+            unusable.append((result.factor, kind, Exclusion(str(shape), str(result))))
         else:
             usable.extend(_in_pools_of(shape, template) for template in result)
+    usable, dropped = settled(problem, usable)
+    unusable += [
+        (each.factor, (each.template.model, each.template.phase), each.exclusion)
+        for each in dropped
+    ]
     running = {running_island_class(problem, island) for island in problem.running}
     templates, dominated = _prune(usable, running, deadline)
     exclusions = sorted(
         [*(item[2] for item in unusable), *dominated], key=lambda e: (e.template, e.reason)
     )
     nearest: dict[tuple[str, Phase], Exclusion] = {}
-    for _, shape, exclusion in sorted(unusable, key=lambda item: (item[0], item[2].template)):
-        nearest.setdefault((shape.demand.name, shape.phase), exclusion)
+    for _, kind, exclusion in sorted(unusable, key=lambda item: (item[0], item[2].template)):
+        nearest.setdefault(kind, exclusion)
     return Catalogue(tuple(templates), tuple(exclusions), nearest)
 
 
 def templates_of(
-    candidates: Iterable[Shape], calibrations: tuple[Calibration, ...] = ()
+    problem: PlanningProblem, candidates: Iterable[Shape], deployed: AbstractSet[IslandClass]
 ) -> tuple[Template, ...]:
     """Build the templates of given shapes, without dominated operating points.
 
-    Shapes that could serve nothing are left out.
+    Shapes that could serve nothing are left out. ``deployed``: classes of islands that run.
     """
     templates: list[Template] = []
     cache: TemplateCache = {}
     for shape in candidates:
-        result = _cached(shape, calibrations, cache)
+        result = _cached(shape, problem.calibrations, cache)
         if not isinstance(result, Unusable):
             templates.extend(_in_pools_of(shape, template) for template in result)
+    templates, _ = settled(problem, templates, deployed)
     templates.sort(key=lambda t: (t.model, t.pool, t.domain_class))
     return tuple(_prune(templates, {t.island_class for t in templates}, ENDLESS)[0])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -67,6 +68,21 @@ def island_throughput(problem: PlanningProblem, template: Template) -> IslandThr
 
 
 @dataclass(frozen=True, eq=False)
+class FirstTokens:
+    """What the TTFT of a prefill island follows from, beside its load and the transfers.
+
+    ``alone``, shape (ranges,): prefill time of the longest prompt of each range [s]. ``mean`` [s]
+    and ``square`` [s^2]: E[S] and E[S^2] over the mix. ``share``: of its time, which the time row
+    of the template allows for prompts [1].
+    """
+
+    alone: FloatArray
+    mean: float
+    square: float
+    share: float
+
+
+@dataclass(frozen=True, eq=False)
 class Template(IslandKind):
     """One way to configure an island: GPUs, phase, parallelism and operating point.
 
@@ -75,7 +91,9 @@ class Template(IslandKind):
     row's limit [s]. ``servable``, shape (ranges,): ranges that fit into memory and targets.
     ``price``: of one island, without GPUs that are paid for with their node [$/h]. ``prompt``,
     shape (ranges,): island-seconds of a request's prompt on a mixed island [s]; None for the other
-    phases.
+    phases. ``speed``: of a whole cache through the adapters of one copy [B/s]. ``first``: of a
+    prefill island under a TTFT target, else None. ``ways``: by the class of the receivers, the
+    ranges that a prefill island may hand over; None: all, to every class that is linked.
     """
 
     model: str
@@ -93,6 +111,9 @@ class Template(IslandKind):
     price: float = 0.0
     prompt: FloatArray | None = None
     started: str = ""
+    speed: float = math.inf
+    first: FirstTokens | None = None
+    ways: dict[str, NDArray[np.bool_]] | None = None
 
     @property
     def key(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache, partial
 from pathlib import Path
 
 import click
@@ -10,17 +11,28 @@ import click
 from archipelago.perfmodel.calibration import corrections
 from archipelago.perfmodel.calibration.from_runs import calibrate
 from archipelago.perfmodel.calibration.measurements import read_points
+from archipelago.perfmodel.errors import UnknownName
 
 from ...formats.calibrations import name_of
+from ...servingplan.own import OwnCatalogue, accelerator_of
 from ..terminal import console, print_table
+from .own import named_model, read_catalogue
 
 FEW = 4
 """With fewer runs, values stay close to those of other engines."""
 
 
-def run(path: str, columns: Mapping[str, str], target: str | None, form: str) -> int:
+def run(
+    path: str, columns: Mapping[str, str], target: str | None, catalogue: str | None, form: str
+) -> int:
     """Fit, write the calibration file if ``target`` is set, and print the fit."""
-    points = read_points(Path(path), columns)
+    own = read_catalogue(catalogue) if catalogue else OwnCatalogue()
+    card = cache(partial(accelerator_of, own=own.accelerators))
+    shape = cache(partial(named_model, own=own.models))
+    try:
+        points = read_points(Path(path), columns, card, shape)
+    except UnknownName as error:
+        raise UnknownName(f"{error} in --catalogue {catalogue or 'FILE'}") from None
     calibrations = calibrate(points, source=Path(path).name)
     if target:
         corrections.write(calibrations, Path(target))

@@ -6,7 +6,7 @@ A cluster has none of these, so their content is written into the plan: a plan f
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,9 +21,9 @@ from archipelago.perfmodel.errors import UnknownName
 
 from ...documents import Document, brief, read_json
 from ...errors import InputError, SpecError
-from ...servingplan import ServingPlanResource, load_resource
+from ...servingplan import KIND, ServingPlanResource, ServingPlanSpec, load_resource
 from ...servingplan.errors import explain, path_of
-from ...servingplan.own import CONFIG_KEY, OwnCatalogue, bring
+from ...servingplan.own import CONFIG_KEY, InlineConfig, OwnCatalogue, OwnModel, bring
 from ...servingplan.rule import broken_rules
 from .files import STDIN, errors_of, parse_document, read_text, warn
 
@@ -55,13 +55,19 @@ def read_resource(text: str, path: str, catalogue: str | None) -> ServingPlanRes
 
 
 def read_catalogue(path: str) -> OwnCatalogue:
-    """Return an administrator's catalogue: a file of its own, or the operator's with a section.
+    """Return a catalogue of own entries: a file of its own, the operator's, or a ServingPlan.
 
     Raises:
         InputError: the file cannot be read; the message names the place.
         SpecError: an entry breaks a rule.
     """
-    document = parse_document(read_text(path), path)
+    text = read_text(path)
+    document = parse_document(text, path)
+    if document.get("kind") == KIND:
+        try:
+            return _entries(read_resource(text, path, None).spec)
+        except SpecError as error:
+            raise _in_file(path, error.problems) from None
     section = document.get("catalogue", document)
     if not isinstance(section, Mapping):
         raise InputError(f"{path}: catalogue: {brief(section)} is not a mapping of entries")
@@ -81,8 +87,26 @@ def read_catalogue(path: str) -> OwnCatalogue:
     else:
         problems = [(path_of(place), remedy) for place, remedy in broken_rules(own, ())]
     if problems:
-        raise SpecError([(f"{path}: {place}", remedy) for place, remedy in problems])
+        raise _in_file(path, problems)
     return own
+
+
+def _in_file(path: str, problems: Iterable[tuple[str, str]]) -> SpecError:
+    return SpecError([(f"{path}: {place}", remedy) for place, remedy in problems])
+
+
+def _entries(spec: ServingPlanSpec) -> OwnCatalogue:
+    """Return the entries that a plan has itself; of models of one architecture the first."""
+    models = {
+        model.architecture.casefold(): OwnModel(
+            name=model.architecture,
+            precision=model.precision,
+            config=InlineConfig(inline=model.config.inline),
+        )
+        for model in reversed(spec.models)
+        if model.config is not None and model.config.inline is not None
+    }
+    return OwnCatalogue(accelerators=spec.accelerators, models=tuple(models.values()))
 
 
 def read_config(path: Path) -> Document:
@@ -108,12 +132,27 @@ def own_model(place: str) -> ModelArchitecture:
     """
     if Path(place).is_file():
         return from_config(read_config(Path(place)), place)
+    return named_model(place)
+
+
+def named_model(
+    name: str, precision: str | None = None, own: Iterable[OwnModel] = ()
+) -> ModelArchitecture:
+    """Return the model that a plan means by a name: one's own, the catalogue's, or a cached one.
+
+    Raises:
+        UnknownName: none has it, or there is no such precision.
+        PerfModelError: a field of its config.json is not understood.
+    """
+    for each in own:
+        if each.name.casefold() == name.casefold():
+            return from_config(each.config.inline, each.name, precision or each.precision)
     try:
-        return architecture(place)
+        return architecture(name, precision)
     except UnknownName:
-        if (config := cached_config(place)) is None:
+        if (config := cached_config(name)) is None:
             raise
-    return from_config(config, place)
+    return from_config(config, name, precision)
 
 
 def cached_config(identifier: str) -> Document | None:

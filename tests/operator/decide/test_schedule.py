@@ -225,7 +225,7 @@ class Day(Bench):
 
 @pytest.mark.parametrize(
     ("factor", "dearer", "headroom"),
-    [("8", "25.00", 1.2), ("12", "28.00", 0.93)],
+    [("8", "25.00", 1.2), ("12", "28.00", 0.91)],
     ids=["there are GPUs enough", "the most headroom that the GPUs give"],
 )
 async def test_a_day_with_a_window(factor: str, dearer: str, headroom: float) -> None:

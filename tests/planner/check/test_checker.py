@@ -287,8 +287,9 @@ def test_every_broken_plan_has_its_finding(plan: Plan, expected: str) -> None:
 
 SLO = {
     # M/G/1 on lengths 50 and 150: E[S] = 0.1, E[S^2] = 0.0125; T = 0.16 gives
-    # rho / (1 - rho) = 0.06 * 0.2 / 0.0125 = 0.96, rho = 0.4898 < 0.6
-    "ttft under load": (Targets(ttft=0.16), "busy 0.600000 of the time, at most 0.489796"),
+    # rho / (1 - rho) = 0.06 * 0.2 / 0.0125 = 0.96, rho = 0.4898 < 0.6; the group has the routes of
+    # half of the mix, whose caches take 10 us: 0.059995 s in place of 0.06
+    "ttft under load": (Targets(ttft=0.16), "busy 0.600000 of the time, at most 0.489775"),
     # the longest prompt of [100, 200) takes 0.199 s
     "ttft without load": (Targets(ttft=0.198), "TTFT without load is 199.0 ms, the target 198"),
     "tpot under load": (Targets(tpot=0.0105), "at most 10.5000 ms (TPOT of 10 ms)"),

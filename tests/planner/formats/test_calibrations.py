@@ -320,6 +320,22 @@ def test_a_name_that_neither_the_plan_nor_the_catalogue_has_is_refused(
         assert (result.status, said in result.err) == (2, True), result.err
 
 
+def test_a_file_may_also_be_of_what_other_plans_have(
+    run: Runner, write: Callable[..., Path]
+) -> None:
+    """Its names are unknown here; the plan file that was made with it is read again."""
+    here = slower(2.0, accelerator="GX-9", models=("me/M-1B", "me/M-2B"))
+    other = replace(here.corrections[0], model="me/M-2B")
+    here = replace(here, corrections=(*here.corrections, other))
+    there = replace(slower(1.0), accelerator="GX-8")
+    plan, file = write(spec(**OWN)), write([there, here], "all.yaml")
+    result = run("plan", "-f", plan, "-q", "-o", "json", "--calibration", file)
+    assert result.status == 0, result.err
+    document = json.loads(result.out)
+    assert [each["accelerator"] for each in document["calibrations"]] == ["GX-9"]
+    assert run("verify", write(document, "made.yaml")).status == 0
+
+
 def test_order_of_files_does_not_matter_and_what_is_of_no_use_is_not_kept() -> None:
     case = problem(pools=TWO)
     here, there = slower(1.2), replace(slower(1.1), accelerator="L40S")
@@ -372,8 +388,8 @@ BACKWARDS = {"low": 2, "high": 1, "level": 0.9}
         ({"models": ["Llama-9"]}, "[0].models[0]: unknown"),
         ({"engine": ""}, "[0].engine: write a name, or leave the field out"),
         ({"values": {"speed": 1.0}}, "[0].values: no such efficiency or overhead: speed"),
-        ({"values": {"mbu": 0}}, "[0].values.mbu: 0.0: write a number from 1e-09"),
-        ({"values": {"step": 1e10}}, "[0].values.step: 10000000000.0: write a number from 1e-09"),
+        ({"values": {"mbu": 0}}, "[0].values.mbu: 0.0: write a number from 1e-15"),
+        ({"values": {"step": 1e10}}, "[0].values.step: 10000000000.0: write a number from 1e-15"),
         ({"corrections": [{"factor": 1e4}]}, "[0].corrections[0].factor: 10000.0: at most 1000"),
         ({"corrections": [{"interval": BACKWARDS}]}, "interval.high: 1: write at least low"),
         ({"values": {"mbu": "fast"}}, "[0].values.mbu: 'fast': write a number"),

@@ -176,7 +176,7 @@ def test_every_fact_of_a_spec_is_one_of_a_table() -> None:
         {
             "name": "sglang", "metrics": "sglang", "version": "0.5", "kvDtype": "bf16",
             "memoryShare": "0.000001", "chunkTokens": 16_777_216, "prefixHitShare": "0.25",
-            "speculation": {"draftTokens": 64, "acceptance": "0.5"},
+            "speculation": {"draftTokens": 64, "acceptance": "0.5"}, "twoBatchOverlap": True,
         }
     )  # fmt: skip
     assert started_facts(engine.started).keys() == FACTS.keys()

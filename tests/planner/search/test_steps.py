@@ -38,7 +38,7 @@ from benchmarks.drawn.specs import draw
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 STEPS: tuple[type[Step], ...] = (Near, Classes, Neighbourhood, Whole, Blockwise, Plain, Defaults)
-LINKED = ("drawn-4367", "drawn-4275", "drawn-4392")
+LINKED = ("drawn-4367", "drawn-4341", "drawn-4392")
 """Drawn specs of 2 and 3 models that share links between domain classes."""
 NAMES = (
     *("01-llama-on-two-pools", "03-two-models", "05-either", "06-two-zones", "07-least-cost"),

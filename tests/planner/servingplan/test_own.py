@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from archipelago.perfmodel.catalogue.accelerators import accelerator
+from archipelago.perfmodel.catalogue.accelerators import WEIGHT_ONLY, accelerator
 from archipelago.perfmodel.catalogue.architectures import architecture
 from archipelago.perfmodel.errors import PerfModelError, UnknownName
 from archipelago.planner.servingplan.own import (
@@ -46,7 +46,7 @@ def test_a_zero_says_that_the_hardware_has_none() -> None:
     )
     assert made.fp8 is None
     assert made.scale_up is None
-    assert made.operand("fp8") == "bf16"
+    assert made.operand("fp8") == WEIGHT_ONLY
 
 
 def test_a_whole_data_sheet_needs_no_relative() -> None:

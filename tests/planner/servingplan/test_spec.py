@@ -202,7 +202,9 @@ def test_every_field_reaches_the_planning_problem() -> None:
     assert (small.max_count, small.available, small.billing) == (None, 8, Billing.PER_GPU)
     assert small.nic_per_gpu is None
     assert small.domains == (Domain("rack-b", 1, "east"), Domain("rack-c", 1, "west"))
-    assert problem.links == (Link(("east", "west"), 12.5e9),)  # 100 Gbit/s
+    assert problem.links == (Link(("east", "west"), 12.5e9, 0.0025),)  # 100 Gbit/s, 2.5 ms
+    assert first.wire is not None  # 4 bits, and 4 bytes of scales for 32 elements
+    assert (first.wire.element_bytes, second.wire) == (0.625, None)
     assert problem.pipelines == (("l40s", "h200"),)  # the order of the parts is kept
     assert (first.phases, second.phases) == (tuple(Phase), STAGES)
     assert (first.max_utilisation, second.max_utilisation) == (0.9, 1.0)
@@ -281,7 +283,7 @@ def test_links_and_pipelines_have_their_order_by_content() -> None:
     assert problem.links == (
         Link(("default", "east"), 2e9),
         Link(("default", "west"), 1e9),
-        Link(("east", "west"), 12.5e9),
+        Link(("east", "west"), 12.5e9, 0.0025),
     )
     assert problem.pipelines == (("h200x", "h200"), ("l40s", "h200"))
 

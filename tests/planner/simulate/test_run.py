@@ -226,15 +226,20 @@ def test_mixed_groups_and_several_pools_are_served() -> None:
     )
 
 
-def test_the_network_delays_the_second_token_and_not_the_first() -> None:
-    """Caches of 5 and 15 MB over at most 8 GPUs of 2.5 MB/s: a quarter of a second or more."""
+def test_the_network_delays_the_first_token_and_not_those_after_it() -> None:
+    """Caches of 5 and 15 MB over at most 72 % of 8 GPUs of 2.5 MB/s: a third of a second or more.
+
+    On average 10 MB, over 2 GPUs of the slower side and more.
+    """
     pools = (replace(problem().pools[0], nic_per_gpu=2.5e6), problem().pools[1])
     slow = simulate(replace(problem(), pools=pools), PLAN, Scenario(5000, 1.0), build=build).models[
         0
     ]
     fast = simulated(requests=5000).models[0]
-    assert slow.ttft == fast.ttft
-    assert slow.tpot.mean - fast.tpot.mean > 0.025  # spread over ten tokens
+    assert slow.ttft.mean - fast.ttft.mean > 0.34
+    delays = [latency.expected - latency.mean for latency in (slow.ttft, fast.ttft)]
+    assert delays[0] == pytest.approx(delays[1])  # every transfer is in both
+    assert slow.tpot.mean == pytest.approx(fast.tpot.mean, rel=0.05)
 
 
 def test_what_no_route_takes_is_refused() -> None:

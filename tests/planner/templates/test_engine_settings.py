@@ -54,7 +54,7 @@ spec:
       ranges: {count: 4}
     slo: {ttftMilliseconds: 2000, tpotMilliseconds: 50}
   pools:
-  - {name: l40s, accelerator: L40S, count: 4, gpusPerNode: 4, nicGigabitsPerSecond: "100"}
+  - {name: l40s, accelerator: L40S, count: 4, gpusPerNode: 4, nicGigabitsPerSecond: "400"}
 """
 WIDE: dict[str, Any] = {"architecture": "DeepSeek-V3", "pool": {"accelerator": "H200", "count": 16}}
 
@@ -267,15 +267,25 @@ EVERY: dict[str, Any] = {
     "prefixHitShares": [{"upToTokens": 1024, "share": "0.1"}],
     "speculation": {"draftTokens": 3, "acceptance": "0.7", "draftCost": "0.05"},
     "parallelism": {"tensor": 2},
+    "transferDtype": "int4",
 }
+NAMES = (
+    "kvDtype",
+    "memoryShare",
+    "chunkTokens",
+    "prefixHitShare",
+    "speculation",
+    "transferDtype",
+)
 OTHERS: dict[str, Any] = {
     "kvDtype": "bf16",
     "memoryShare": "0.6",
     "chunkTokens": 512,
     "prefixHitShare": "0",
-    "prefixHitShares": [{"upToTokens": 1024, "share": "0.9"}],
+    "prefixHitShares": [{"upToTokens": 1024, "share": "0"}],
     "speculation": {"draftTokens": 1, "acceptance": "0.1"},
     "parallelism": {"tensor": 1},
+    "transferDtype": "int8",
 }
 
 
@@ -424,10 +434,10 @@ def test_what_is_learnt_is_of_the_settings_it_was_learnt_with() -> None:
 
 
 def test_explain_says_what_is_stated_and_what_is_assumed() -> None:
-    names = ("kvDtype", "memoryShare", "chunkTokens", "prefixHitShare", "speculation")
     for engine, kind in (({}, "assumed"), (EVERY, "user")):
         found = {f.name: f for f in facts(problem_of(**engine)) if f.subject == "chat"}
-        assert {found[name].kind.value for name in names} == {kind}
+        assert {found[name].kind.value for name in NAMES} == {kind}
     assert found["prefixHitShare"].value == "0.1 up to 1024, 0.4"
     assert found["kvDtype"].value == "1"
+    assert found["transferDtype"].value == "0.625"
     assert Decimal(found["memoryShare"].value) == Decimal("0.85")
