@@ -165,7 +165,10 @@ COMMANDS = {
 }
 
 # Blocks that a page tells its readers to save, by language, and under which name.
-SAVED = {"docs/how-to/calibrate.md": {"csv": "runs.csv", "yaml": "chat.yaml"}}
+SAVED = {
+    "docs/how-to/bring-your-own.md": {"csv": "runs.csv"},
+    "docs/how-to/calibrate.md": {"csv": "runs.csv", "yaml": "chat.yaml"},
+}
 
 # Commands in code marks; of the others each name and option exists, and kubectl's are run.
 MENTIONS = {

@@ -48,7 +48,8 @@ log-normal:
     - {name: rack-3, nodes: 1, class: zone-c}
     islandSizes: [2]
   network:
-    links: [{name: between, classes: [zone-a, zone-b], gigabitsPerSecond: "100"}]
+    links:
+    - {name: between, classes: [zone-a, zone-b], gigabitsPerSecond: "100", latencyMilliseconds: "2"}
   budgetPerHour: "14"
   planner: {strategy: exact, timeLimitSeconds: 5, seed: 1, gapPartsPerMillion: 1000}
   routing: {lengthUnit: tokens, unknownLength: Longest, affinityKey: x-session}
@@ -173,6 +174,7 @@ engine:
       name: vllm
       version: "0.9.1"
       kvDtype: bf16
+      transferDtype: int8
       memoryShare: "0.9"
       chunkTokens: 4096
       prefixHitShare: "0.2"
