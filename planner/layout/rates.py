@@ -79,7 +79,12 @@ def round_rates(
     factors = np.ones(len(counts))
     for _ in range(ROUNDS):
         values = _rates(program, counts * factors, problem, solution, deadline)
-        integer = integer_weights(program, values)
+        try:
+            integer = integer_weights(program, values)
+        except SolverError:
+            # Without time for better rates, those of the search may leave a range to nobody.
+            deadline.check("finding the rates")
+            raise
         used: list[UsedTemplate] = []
         theta = min(values[THETA] * program.scale, _theta_by_links(program, integer, problem.links))
         for c in np.flatnonzero(counts).tolist():

@@ -99,6 +99,8 @@ def test_rates_of_the_solution_are_used_if_no_time_is_left() -> None:
     counts = np.rint(found.values[1 : program.first_pair]).astype(np.int64)
     with pytest.raises(OutOfTimeError, match="finding the rates"):
         round_rates(p, program, counts, None, Deadline(0.0))
+    with pytest.raises(OutOfTimeError, match="finding the rates"):  # a range is left to nobody
+        round_rates(p, program, counts, np.zeros_like(found.values), Deadline(0.0))
     late = round_rates(p, program, counts, found.values, Deadline(0.0))
     good = round_rates(p, program, counts)
     assert good.theta * 0.99 <= late.theta <= good.theta * (1 + 1e-6)
