@@ -57,11 +57,15 @@ def band_errors(law: Law, samples: Iterable[Sample]) -> dict[str, float]:
         band = band_of(law, sample)
         for number in np.unique(band):
             bands.setdefault(int(number), []).append(float(np.median(errors[band == number])))
-    edges = (0.0, *law.bands, np.inf)
     return {
-        f"from {edges[number]:,.0f} to {edges[number + 1]:,.0f} tokens": float(np.median(medians))
-        for number, medians in sorted(bands.items())
+        _named(law, number): float(np.median(medians)) for number, medians in sorted(bands.items())
     }
+
+
+def _named(law: Law, number: int) -> str:
+    low, high = (0.0, *law.bands)[number], (*law.bands, None)[number]
+    ends = f"{low:,.0f}", "more" if high is None else f"{high:,.0f}"
+    return f"from {ends[0]} to {ends[1]} tokens"
 
 
 def seconds(law: Law, sample: Sample) -> FloatArray:
