@@ -112,7 +112,7 @@ def _report(
     samples = _pooled(samples)
     collected = tuple(point for sample in samples for point in points(law, sample, "time", folds))
     notes = (
-        f"{len(law.parameters)} parameters per accelerator, engine and variant",
+        f"parameters per accelerator, engine and variant: {len(law.parameters)}",
         CHOSEN,
         _LEFT_OUT,
     )
