@@ -28,7 +28,7 @@ pytestmark = pytest.mark.cluster
 
 SEEDS = [int(seed) for seed in os.environ.get("SEEDS", "11,12").split(",")]
 ROUNDS = int(os.environ.get("ROUNDS", "6"))
-WITHIN = 20.0
+WITHIN = 60.0
 SETTINGS = {"ARCHIPELAGO_PLANNERS": "1", "ARCHIPELAGO_SHARD_GRACE_SECONDS": "2"}
 SHARDED = {**SETTINGS, "ARCHIPELAGO_TABLE_LIMIT_BYTES": "1024"}
 FIELDS = {"apiVersion", "kind", "identity", "content", "contentBytes", "contentHash", "shards"}
