@@ -35,7 +35,7 @@ NO_EFFECT = (
         "models[].config.configMap": "names what is read in a cluster: tests/e2e/test_own.py",
         "models[].config.key": "names what is read in a cluster: tests/e2e/test_own.py",
         "accelerators[].productLabels": "is read from nodes: tests/e2e/test_own.py",
-        "models[].engine.version": "decides which calibrations apply; there are none here",
+        "models[].engine.transferDtype": "there are no adapters here that a cache could fill",
         "pools[].domainLabel": "is read from nodes; there are none here: tests of live pools do",
     }
     | {

@@ -308,7 +308,7 @@ def test_bound_moved_to_the_plan_is_refuted_by_its_own_islands(kind: str) -> Non
     """Nothing contradicts a gap of 0 within the file; but better rates reach more than that."""
     document = real_document(kind)
     if document["objective"] == "cost" or kind == "stated":
-        assert document["gap"] == pytest.approx(0.0, abs=1e-6)  # there is nothing to move
+        assert document["gap"] == pytest.approx(0.0, abs=1e-4)  # there is nothing to move
         return
     moved = {"thetaBound": document["theta"], "bound": document["throughput"], "gap": 0.0}
     forged = _with(document, (), {**document, **moved})
