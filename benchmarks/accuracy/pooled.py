@@ -24,6 +24,7 @@ from archipelago.perfmodel.catalogue.efficiency import (
     KERNELS,
     OPERANDS,
     EngineFit,
+    deciding,
     efficiency_rows,
     engine_fit,
 )
@@ -121,12 +122,12 @@ def _series(points: Sequence[EnginePoint]) -> Series:
 
 def _of_kernels(card: Accelerator, engine: str, version: str) -> frozenset[str]:
     """Return the values that the catalogue has from kernels of the engine's version."""
-    names: set[str] = set()
-    for operand in OPERANDS:
-        for row in reversed(efficiency_rows(card, operand, engine, version)):
-            stated = {f"{operand}.{name}" for name in row.values}
-            names = names | stated if row.source == KERNELS else names - stated
-    return frozenset(names)
+    return frozenset(
+        f"{operand}.{name}"
+        for operand in OPERANDS
+        for name, row in deciding(efficiency_rows(card, operand, engine, version)).items()
+        if row.source == KERNELS
+    )
 
 
 def _by_operand(name: str) -> list[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from archipelago.perfmodel.catalogue.precision import BF16
 from archipelago.perfmodel.model import FloatArray
 from benchmarks.accuracy.capacity import rtx_4090
 from benchmarks.accuracy.case import Bar, Case, Report
@@ -152,14 +153,7 @@ def products(folder: Path) -> Sample:
     ]
     card = rtx_4090(_MEMORY)
     m, k, n, seconds = np.array([(t, *_SHAPES[layer], us * 1e-6) for layer, t, us in rows]).T
-    columns = {
-        "m": m,
-        "n": n,
-        "k": k,
-        "weight": np.full(len(m), 2.0),
-        "operand": np.full(len(m), 2.0),
-    }
-    columns |= {"peak": np.full(len(m), card.half), "bandwidth": np.full(len(m), card.bandwidth)}
+    columns = {"m": m, "n": n, "k": k} | gemm.constants(card, BF16, len(m))
     groups = np.array([layer for layer, _, _ in rows])
     return Sample(card.name, "vllm 0.19.0", "bfloat16", columns, seconds, groups)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from archipelago.perfmodel.catalogue.accelerators import accelerator
+from archipelago.perfmodel.catalogue.precision import BF16
 from archipelago.perfmodel.model import FloatArray
 from benchmarks.accuracy.case import Bar, Case, Report
 from benchmarks.accuracy.kernels import gemm
@@ -48,14 +49,7 @@ def _products(path: Path) -> Sample:
         for name, shape in _shapes(row).items()
     ]
     m, k, n, seconds = np.array(shapes).T
-    columns = {
-        "m": m,
-        "n": n,
-        "k": k,
-        "weight": np.full(len(m), 2.0),
-        "operand": np.full(len(m), 2.0),
-    }
-    columns |= {"peak": np.full(len(m), card.half), "bandwidth": np.full(len(m), card.bandwidth)}
+    columns = {"m": m, "n": n, "k": k} | gemm.constants(card, BF16, len(m))
     degrees = [f"tp {row['num_tensor_parallel_workers']}" for row in rows for _ in range(4)]
     return Sample(card.name, "vidur", path.parent.name, columns, seconds, np.array(degrees))
 

@@ -14,12 +14,27 @@ from typing import Any
 from ..catalogue import read
 from ..catalogue.accelerators import UNITS, Accelerator, accelerators, figures, source, unit_of
 from ..catalogue.architectures import ModelArchitecture, architecture, model_row
-from ..catalogue.efficiency import ANY, Efficiency, Overheads, Row, efficiency_rows, overhead_rows
+from ..catalogue.efficiency import (
+    ANY,
+    COSTS,
+    POSITIVE,
+    Efficiency,
+    Overheads,
+    Row,
+    deciding,
+    efficiency_rows,
+    overhead_rows,
+)
 from ..errors import UnknownName
 from .corrections import Calibration
 
-_UNITS = {"quantise_bytes": "B", "ramp_rows": "rows", "expert_pad": "rows"}
-_BARE = ("expert_imbalance", "expert_spread", "exposed", "link", "interference")
+_UNITS = (
+    dict.fromkeys(COSTS, "s")
+    | dict.fromkeys(POSITIVE, "1")
+    | {"exposed": "1", "interference": "1", "quantise_bytes": "B"}
+    | {"ramp_rows": "rows", "expert_pad": "rows"}
+)
+"""Units of the values of an engine's fit."""
 _FIGURES = dict.fromkeys(("bf16", "fp16", "fp8", "fp4"), "TFLOP/s") | {
     "memory": "GiB",
     "bandwidth": "GB/s",
@@ -29,11 +44,6 @@ _FIGURES = dict.fromkeys(("bf16", "fp16", "fp8", "fp4"), "TFLOP/s") | {
     "domain": "GPU",
 }
 """Figures of an accelerator, and the unit that they are shown in."""
-_SECONDS = {field.name for field in fields(Overheads)} - set(_BARE) | {
-    *("start", "chain", "prefill_attention_start"),
-    *("decode_attention_start", "decode_attention_block"),
-    *("expert_layer", "expert_ranks", "expert_pair", "expert_chain"),
-}
 
 
 class SourceKind(StrEnum):
@@ -108,24 +118,21 @@ def efficiency_facts(
     accelerator: Accelerator, operand: str, engine: str = ANY, version: str = ANY
 ) -> Iterator[Fact]:
     """Yield the efficiencies of engines on an accelerator for a class of products."""
-    rows = efficiency_rows(accelerator, operand, engine, version)
+    rows = deciding(efficiency_rows(accelerator, operand, engine, version))
     for field in fields(Efficiency):
-        row = next(row for row in rows if field.name in row.values)
-        subject = f"{accelerator.name} {operand}"
-        yield _efficiency_fact(
-            subject, field.name, row, _unit(field.name), row.half_width(accelerator, version)
-        )
+        row, subject = rows[field.name], f"{accelerator.name} {operand}"
+        yield _efficiency_fact(subject, field.name, row, row.half_width(accelerator, version))
 
 
 def overhead_facts(
     accelerator: Accelerator | None = None, engine: str = ANY, version: str = ANY
 ) -> Iterator[Fact]:
     """Yield the fixed costs of an engine; unmeasured ones are marked in the data."""
-    rows = overhead_rows(engine, version, accelerator)
+    rows = deciding(overhead_rows(engine, version, accelerator))
     subject = f"engine on {accelerator.name}" if accelerator else "engine"
     for field in fields(Overheads):
-        row = next(row for row in rows if field.name in row.values)
-        yield _efficiency_fact(subject, field.name, row, _unit(field.name), row.uncertainty)
+        row = rows[field.name]
+        yield _efficiency_fact(subject, field.name, row, row.uncertainty)
 
 
 def calibration_facts(calibration: Calibration) -> Iterator[Fact]:
@@ -142,7 +149,7 @@ def calibration_facts(calibration: Calibration) -> Iterator[Fact]:
         kind, moved = SourceKind.MEASURED, source
         if name in calibration.inherited:
             kind, moved = SourceKind.ASSUMED, f"{source}, as other engines have it"
-        yield Fact(of, name, f"{value:g}", _unit(name.rpartition(".")[2]), kind, moved)
+        yield Fact(of, name, f"{value:g}", _UNITS[name.rpartition(".")[2]], kind, moved)
     for each in calibration.corrections:
         kind = SourceKind.MEASURED if each.rows else SourceKind.ASSUMED
         low, high = each.interval.low, each.interval.high
@@ -151,12 +158,7 @@ def calibration_facts(calibration: Calibration) -> Iterator[Fact]:
         yield Fact(subject, "factor on times", within, "1", kind, source)
 
 
-def _unit(name: str) -> str:
-    """Return the unit of a value of an engine's fit."""
-    return _UNITS.get(name, "s" if name in _SECONDS else "1")
-
-
-def _efficiency_fact(subject: str, name: str, row: Row, unit: str, half_width: float) -> Fact:
+def _efficiency_fact(subject: str, name: str, row: Row, half_width: float) -> Fact:
     """Return a value of an efficiency row with its 90 % interval."""
     kind = SourceKind.ASSUMED if row.assumed else SourceKind.MEASURED
     title, date = _title_and_date(
@@ -164,7 +166,13 @@ def _efficiency_fact(subject: str, name: str, row: Row, unit: str, half_width: f
     )
     value = f"{row.values[name]:g}"
     return Fact(
-        subject, name, value, unit, kind, f"{title}; within a factor {1 + half_width:g}", date
+        subject,
+        name,
+        value,
+        _UNITS[name],
+        kind,
+        f"{title}; within a factor {1 + half_width:g}",
+        date,
     )
 
 

@@ -155,6 +155,15 @@ class Row:
 _EFFICIENCIES = tuple(field.name for field in fields(Efficiency))
 _OVERHEADS = tuple(field.name for field in fields(Overheads))
 
+POSITIVE = frozenset(
+    {"expert_imbalance", "expert_spread", "link"}
+    | {name for name in _EFFICIENCIES if name.endswith(("mfu", "mbu"))}
+)
+"""Values that are above 0: shares of a peak, factors on a load and on a link [1]."""
+
+COSTS = frozenset((*_EFFICIENCIES, *_OVERHEADS)) - POSITIVE
+"""Values that an engine may lack, so that they may be 0."""
+
 
 @dataclass(frozen=True)
 class EngineFit:
@@ -243,7 +252,7 @@ def efficiency(
     """
     if dtype not in OPERANDS:
         raise UnknownName(f"no efficiencies for data type {dtype!r}; known: {', '.join(OPERANDS)}")
-    rows = _first(efficiency_rows(accelerator, dtype, engine, version))
+    rows = deciding(efficiency_rows(accelerator, dtype, engine, version))
     return Efficiency(**{name: rows[name].values[name] for name in _EFFICIENCIES})
 
 
@@ -252,7 +261,7 @@ def overheads(
     engine: str = ANY, version: str = ANY, accelerator: Accelerator | None = None
 ) -> Overheads:
     """Return fixed costs of ``engine``, and what every engine is assumed to cost elsewhere."""
-    rows = _first(overhead_rows(engine, version, accelerator))
+    rows = deciding(overhead_rows(engine, version, accelerator))
     return Overheads(**{name: rows[name].values[name] for name in _OVERHEADS})
 
 
@@ -267,9 +276,9 @@ def uncertainties(
     widths = {
         f"{operand}.{name}": row.half_width(accelerator, version)
         for operand in OPERANDS
-        for name, row in _first(efficiency_rows(accelerator, operand, engine, version)).items()
+        for name, row in deciding(efficiency_rows(accelerator, operand, engine, version)).items()
     }
-    spent = _first(overhead_rows(engine, version, accelerator))
+    spent = deciding(overhead_rows(engine, version, accelerator))
     return widths | {name: row.half_width(accelerator, version) for name, row in spent.items()}
 
 
@@ -286,10 +295,11 @@ def efficiency_rows(
     Those of a unit speak of each class of products on it; a kernel's speak of its own alone.
     """
     unit = unit_of(dtype)
+    stated = _efficiencies()
+    if version != ANY:  # a kernel is one version's
+        stated += _kernels()
     rows = [
-        row
-        for row in _efficiencies()
-        if row.dtype == dtype or (row.dtype == unit and row.source != KERNELS)
+        row for row in stated if row.dtype == dtype or (row.dtype == unit and row.source != KERNELS)
     ]
     rows.sort(key=lambda row: row.dtype != dtype)
     return _ordered(rows, engine, version, accelerator)
@@ -345,8 +355,8 @@ def _number(version: str) -> Version | None:
         return None
 
 
-def _first(rows: Iterable[Row]) -> dict[str, Row]:
-    """Return for each field the first row that states it."""
+def deciding(rows: Iterable[Row]) -> dict[str, Row]:
+    """Return for each field the row that decides: the first that states it."""
     first: dict[str, Row] = {}
     for row in rows:
         first = dict.fromkeys(row.values, row) | first
@@ -355,12 +365,16 @@ def _first(rows: Iterable[Row]) -> dict[str, Row]:
 
 @cache
 def _efficiencies() -> tuple[Row, ...]:
-    rows: list[dict[str, Any]] = read.read("catalogue/data/efficiencies.yaml")["efficiencies"]
-    stated = [
-        _parse(row, {key: row[key] for key in CLASSES if key in row})
-        for row in (*rows, *_kernel_rows())
-    ]
-    return tuple(stated)
+    return tuple(map(_of_classes, read.read("catalogue/data/efficiencies.yaml")["efficiencies"]))
+
+
+@cache
+def _kernels() -> tuple[Row, ...]:
+    return tuple(map(_of_classes, _kernel_rows()))
+
+
+def _of_classes(row: Mapping[str, Any]) -> Row:
+    return _parse(row, {key: row[key] for key in CLASSES if key in row})
 
 
 def _kernel_rows() -> Iterator[dict[str, Any]]:

@@ -40,8 +40,12 @@ def way(index: PlanIndex, source: Group, target: Group) -> tuple[float, float]:
     for link in index.problem.links:
         if {*link.classes} == {source.domain_class, target.domain_class}:
             alpha, beta = link.latency if link.latency is not None else alpha, link.bytes_per_second
-    ends = (adapters(index, group) / group.parallelism.dp for group in (source, target))
-    return alpha, min(beta, adapter_share() * min(ends))
+    return alpha, min(beta, *(_of_copy(index, group) for group in (source, target)))
+
+
+def _of_copy(index: PlanIndex, group: Group) -> float:
+    """Return the bytes per second that one transfer reaches over the adapters of a copy [B/s]."""
+    return adapter_share() * (adapters(index, group) / group.parallelism.dp)
 
 
 def transfer_time(
@@ -78,8 +82,8 @@ def slowest_transfer(
     ]
     if longest:
         return np.asarray(np.max(longest, axis=0))
-    speed = adapter_share() * adapters(index, source) / source.parallelism.dp
-    return index.models[source.model].sent_bytes(performance)(length) / speed
+    sent = index.models[source.model].sent_bytes(performance)(length)
+    return np.asarray(sent / _of_copy(index, source))
 
 
 def mean_transfer(index: PlanIndex, source: Group, performance: PerformanceModel) -> float:

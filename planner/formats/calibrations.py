@@ -20,7 +20,7 @@ from archipelago.perfmodel.calibration.corrections import Calibration, Correctio
 from archipelago.perfmodel.calibration.intervals import Interval
 from archipelago.perfmodel.catalogue.accelerators import Accelerator, accelerator
 from archipelago.perfmodel.catalogue.architectures import ModelArchitecture, architecture
-from archipelago.perfmodel.catalogue.efficiency import ANY, check_names
+from archipelago.perfmodel.catalogue.efficiency import ANY, COSTS, check_names
 from archipelago.perfmodel.errors import PerfModelError, UnknownName
 
 from ..documents import Document, canonical, load_document
@@ -37,13 +37,6 @@ FACTORS = 1e-3, 1e3
 """Range of factors on times: one outside it is probably in another unit."""
 WIDEST = 1e4
 """Ends of an interval are cut to 1 / ``WIDEST`` .. ``WIDEST``: wider ones mean no more."""
-MAY_BE_ZERO = {
-    *("step", "sequence", "decode_layer", "dispatch", "exposed", "request", "interference"),
-    *("all_reduce_wait", "all_to_all_wait", "quantise_bytes", "ramp_rows", "start", "chain"),
-    *("expert_layer", "expert_ranks", "expert_pair", "expert_pad", "expert_chain"),
-    *("prefill_attention_start", "decode_attention_start", "decode_attention_block"),
-}
-"""Values that may be 0: an engine may lack the cost. A share of a peak may not be 0."""
 
 
 def _named(find: Callable[[str, PlanningProblem | None], str]) -> AfterValidator:
@@ -104,8 +97,7 @@ def _values(values: dict[str, float]) -> dict[str, float]:
             input=value,
         )
         for name, value in values.items()
-        if not LEAST <= value <= MOST
-        and not (value == 0 and name.rpartition(".")[2] in MAY_BE_ZERO)
+        if not LEAST <= value <= MOST and not (value == 0 and name.rpartition(".")[2] in COSTS)
     ]
     if wrong:
         raise ValidationError.from_exception_data("values", wrong)

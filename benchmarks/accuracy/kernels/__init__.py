@@ -18,7 +18,7 @@ from archipelago.perfmodel.model import FloatArray
 from benchmarks.accuracy.case import Bar, Case, Report, Verdict
 from benchmarks.accuracy.kernels import allreduce, attention, experts, gemm, latent
 from benchmarks.accuracy.kernels.law import CHOSEN, Law, Sample, fitted, points
-from benchmarks.accuracy.kernels.planned import band_errors
+from benchmarks.accuracy.kernels.planned import band_errors, measured
 from benchmarks.accuracy.kernels.tables import FOLDER, SYSTEMS
 
 _BAND = 0.15
@@ -42,15 +42,9 @@ _OLD_FP8 = (
 
 def worst_bands(data: Path) -> dict[str, float]:
     """Return the worst band's median of |planned / measured - 1| by class of operators."""
-    folder, dropped = data / FOLDER, dict[str, int]()
-    found = {
-        gemm.LAW: gemm.samples(folder),
-        attention.CONTEXT: attention.context_samples(folder, dropped),
-        attention.DECODE: attention.decode_samples(folder, dropped),
-        experts.LAW: experts.samples(folder),
-    }
     return {
-        law.name: max(band_errors(law, _pooled(samples)).values()) for law, samples in found.items()
+        law.name: max(band_errors(law, _pooled(samples)).values())
+        for law, samples in measured(data / FOLDER)
     }
 
 
@@ -89,8 +83,8 @@ def attention_report(data: Path) -> Iterator[Report]:
         (attention.DECODE, attention.decode_samples),
     ):
         dropped: dict[str, int] = {}
-        measured = list(samples(data / FOLDER, dropped))
-        yield _report(law, measured, (attention.FOLDS, split), dropped)
+        rows = list(samples(data / FOLDER, dropped))
+        yield _report(law, rows, (attention.FOLDS, split), dropped)
 
 
 def experts_report(data: Path) -> Iterator[Report]:

@@ -16,8 +16,8 @@ import numpy as np
 
 from archipelago.perfmodel.catalogue.efficiency import CLASSES
 from benchmarks.accuracy.kernels import attention, experts, gemm
-from benchmarks.accuracy.kernels.law import Law, Sample, band_of, fitted
-from benchmarks.accuracy.kernels.planned import WIDE, key, seconds
+from benchmarks.accuracy.kernels.law import Law, Sample, band_medians, fitted
+from benchmarks.accuracy.kernels.planned import WIDE, key, measured, seconds
 
 OPERATORS = {
     gemm.LAW.name: "gemm",
@@ -42,13 +42,7 @@ _QUANTILE = 0.9
 
 def samples(folder: Path) -> Iterator[tuple[Law, Sample]]:
     """Yield each kernel of each table with the law of its operator; the commonest of a type."""
-    dropped: dict[str, int] = {}
-    for law, found in (
-        (gemm.LAW, gemm.samples(folder)),
-        (attention.DECODE, attention.decode_samples(folder, dropped)),
-        (attention.CONTEXT, attention.context_samples(folder, dropped)),
-        (experts.LAW, experts.samples(folder)),
-    ):
+    for law, found in measured(folder):
         largest: dict[tuple[str, str, str, str], Sample] = {}
         for sample in found:
             if sample.variant.startswith(WIDE) or len(sample.seconds) < _ENOUGH:
@@ -63,14 +57,12 @@ def samples(folder: Path) -> Iterator[tuple[Law, Sample]]:
 def row(law: Law, sample: Sample) -> Mapping[str, str] | None:
     """Return the catalogue's row of a sample; None if the law does not describe its kernel."""
     values = fitted(law, sample)
-    logs = np.log(law.seconds(sample.columns, values) / sample.seconds)
-    band = band_of(law, sample)
-    medians = [np.median(np.abs(np.expm1(logs[band == each]))) for each in np.unique(band)]
+    predicted = law.seconds(sample.columns, values)
     ends = [
         (value <= 1.01 * p.low and p.unit.startswith("share")) or value >= 0.99 * p.high
         for p, value in zip(law.parameters, values, strict=True)
     ]
-    if max(medians) > _WORST or any(ends):
+    if max(band_medians(law, sample, predicted).values()) > _WORST or any(ends):
         return None
     card, dtype, engine, version = key(sample)
     stated = {}
@@ -78,12 +70,10 @@ def row(law: Law, sample: Sample) -> Mapping[str, str] | None:
         without = values.copy()
         without[at] = 0.0
         nothing = not parameter.unit.startswith("share") and (
-            np.abs(
-                law.seconds(sample.columns, without) / law.seconds(sample.columns, values) - 1
-            ).max()
-            < _NOTHING
+            np.abs(law.seconds(sample.columns, without) / predicted - 1).max() < _NOTHING
         )
         stated[parameter.name] = "0" if nothing else f"{value:.3g}"
+    logs = np.log(predicted / sample.seconds)
     width = max(_LEAST, float(np.expm1(np.quantile(np.abs(logs), _QUANTILE))))
     head = (card, engine, version, dtype, OPERATORS[law.name], f"{width:.2f}")
     return dict(zip(HEAD, head, strict=True)) | stated
@@ -99,10 +89,9 @@ def main() -> int:
         print(",".join((*HEAD, *FIGURES)))
     for law, sample in samples(arguments.folder):
         if arguments.bands:
-            errors = np.abs(seconds(law, sample) / sample.seconds - 1)
-            band = band_of(law, sample)
-            medians = [f"{np.median(errors[band == each]):6.1%}" for each in np.unique(band)]
-            print(*key(sample), OPERATORS[law.name], len(errors), *medians, flush=True)
+            errors = band_medians(law, sample, seconds(law, sample)).values()
+            medians = [f"{median:6.1%}" for median in errors]
+            print(*key(sample), OPERATORS[law.name], len(sample.seconds), *medians, flush=True)
         elif (found := row(law, sample)) is None:
             print("left out:", *key(sample), OPERATORS[law.name], file=sys.stderr, flush=True)
         else:

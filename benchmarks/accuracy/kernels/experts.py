@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from archipelago.perfmodel.catalogue.precision import BF16_BYTES
 from archipelago.perfmodel.model import FloatArray
-from benchmarks.accuracy.kernels.gemm import BANDS, FORMATS, activation_bytes
+from benchmarks.accuracy.kernels.gemm import BANDS, FORMATS, constants
 from benchmarks.accuracy.kernels.law import Columns, Law, Parameter, Sample
 from benchmarks.accuracy.kernels.tables import Table, named, tables, variants
 
@@ -120,7 +120,7 @@ def samples(folder: Path) -> Iterator[Sample]:
 
 
 def _sample(table: Table, variant: str, dtype: str) -> Sample:
-    form, card = FORMATS[dtype], table.accelerator
+    card = table.accelerator
     hidden, inner = table.floats("hidden_size"), table.floats("inter_size")
     names = ("num_tokens", "num_experts", "topk", "moe_ep_size")
     numbers = zip(*(table.floats(name).astype(int).tolist() for name in names), strict=True)
@@ -134,10 +134,7 @@ def _sample(table: Table, variant: str, dtype: str) -> Sample:
         "width": inner / table.floats("moe_tp_size"),
         "ranks": table.floats("moe_ep_size"),
         "experts": table.floats("num_experts"),
-        "weight": table.constant(form.size),
-        "operand": table.constant(activation_bytes(card, form)),
-        "peak": table.constant(card.peak(form.compute)),
-        "bandwidth": table.constant(card.bandwidth),
+        **constants(card, FORMATS[dtype], len(table)),
     }
     tokens = table.floats("num_tokens")
     return Sample(card.name, table.engine, variant, columns, table.seconds, _groups(table), tokens)

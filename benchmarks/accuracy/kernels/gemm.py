@@ -42,11 +42,6 @@ def operand(card: Accelerator, form: Format) -> str:
     return Kernels(card, _ANY, engine_fit(card)).operand(form)
 
 
-def activation_bytes(card: Accelerator, form: Format) -> float:
-    """Return bytes of an activation as it is multiplied [B]."""
-    return ACTIVATION_BYTES[operand(card, form)]
-
-
 _ANY = architecture("Llama-3.1-8B")
 
 BANDS = (8.5, 64.5, 512.5, 4096.5)
@@ -93,13 +88,23 @@ def samples(folder: Path) -> Iterator[Sample]:
 
 
 def _sample(table: Table, dtype: str) -> Sample:
-    form, card = FORMATS[dtype], table.accelerator
+    card = table.accelerator
     columns = {name: table.floats(name) for name in ("m", "n", "k")}
-    columns |= {
-        "weight": table.constant(form.size),
-        "operand": table.constant(activation_bytes(card, form)),
-        "peak": table.constant(card.peak(form.compute)),
-        "bandwidth": table.constant(card.bandwidth),
-    }
+    columns |= constants(card, FORMATS[dtype], len(table))
     groups = named(columns["n"], columns["k"])
     return Sample(card.name, table.engine, dtype, columns, table.seconds, groups, columns["m"])
+
+
+def constants(card: Accelerator, form: Format, rows: int) -> dict[str, FloatArray]:
+    """Return what is the same for all products with weights of a format, shape (rows,) each.
+
+    Bytes of a weight and of an activation as it is multiplied [B], the peak [FLOP/s] and the
+    memory's bandwidth [B/s].
+    """
+    values = {
+        "weight": form.size,
+        "operand": ACTIVATION_BYTES[operand(card, form)],
+        "peak": card.peak(form.compute),
+        "bandwidth": card.bandwidth,
+    }
+    return {name: np.full(rows, value) for name, value in values.items()}

@@ -143,6 +143,12 @@ def band_of(law: Law, sample: Sample) -> NDArray[np.intp]:
     return np.asarray(np.searchsorted(law.bands, sample.size))
 
 
+def band_medians(law: Law, sample: Sample, predicted: FloatArray) -> dict[int, float]:
+    """Return the median of |predicted / measured - 1| by band; ``predicted`` [s], shape (rows,)."""
+    errors, band = np.abs(predicted / sample.seconds - 1), band_of(law, sample)
+    return {int(each): float(np.median(errors[band == each])) for each in np.unique(band)}
+
+
 def fold_of(groups: NDArray[np.str_], folds: int) -> NDArray[np.intp]:
     """Return the fold of each row's group: groups by name, dealt out at random.
 

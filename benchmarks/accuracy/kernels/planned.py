@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ from archipelago.perfmodel.roofline.operators import ATTENTION, Kernels
 from archipelago.perfmodel.roofline.operators import attention as attention_block
 from archipelago.perfmodel.roofline.parallelism import Parallelism
 from benchmarks.accuracy.kernels import attention, experts, gemm
-from benchmarks.accuracy.kernels.law import Law, Sample, band_of
+from benchmarks.accuracy.kernels.law import Law, Sample, band_medians
 
 ENGINES = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt-llm"}
 """The catalogue's name of an engine by that of the tables."""
@@ -29,6 +30,15 @@ WIDE = ("moe_", "wideep")
 """How variants of experts begin that are of one model's wide expert parallelism alone."""
 
 _MODEL = architecture("Llama-3.1-8B")
+
+
+def measured(folder: Path) -> Iterator[tuple[Law, Iterator[Sample]]]:
+    """Yield the laws that operators have, each with its samples of the tables in ``folder``."""
+    dropped: dict[str, int] = {}
+    yield gemm.LAW, gemm.samples(folder)
+    yield attention.DECODE, attention.decode_samples(folder, dropped)
+    yield attention.CONTEXT, attention.context_samples(folder, dropped)
+    yield experts.LAW, experts.samples(folder)
 
 
 def key(sample: Sample) -> tuple[str, str, str, str]:
@@ -53,10 +63,8 @@ def band_errors(law: Law, samples: Iterable[Sample]) -> dict[str, float]:
     for sample in samples:
         if sample.variant.startswith(WIDE):
             continue
-        errors = np.abs(seconds(law, sample) / sample.seconds - 1)
-        band = band_of(law, sample)
-        for number in np.unique(band):
-            bands.setdefault(int(number), []).append(float(np.median(errors[band == number])))
+        for number, median in band_medians(law, sample, seconds(law, sample)).items():
+            bands.setdefault(number, []).append(median)
     return {
         _named(law, number): float(np.median(medians)) for number, medians in sorted(bands.items())
     }
