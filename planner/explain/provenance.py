@@ -107,6 +107,7 @@ def _engine(model: ModelDemand) -> Iterator[Fact]:
         ("prefixHitShare", hits, "1"),
         ("speculation", words, "1"),
         ("transferDtype", f"{sent.element_bytes:g}", "B per element"),
+        ("twoBatchOverlap", "on" if settings.two_batch_overlap else "off", "1"),
     )
     for name, value, unit in rows:
         stated = name in model.stated

@@ -440,4 +440,9 @@ def test_explain_says_what_is_stated_and_what_is_assumed() -> None:
     assert found["prefixHitShare"].value == "0.1 up to 1024, 0.4"
     assert found["kvDtype"].value == "1"
     assert found["transferDtype"].value == "0.625"
+    overlaps = [
+        next(f for f in facts(problem_of(**engine)) if f.name == "twoBatchOverlap")
+        for engine in ({}, {"twoBatchOverlap": True})
+    ]
+    assert [(f.value, f.kind.value) for f in overlaps] == [("off", "assumed"), ("on", "user")]
     assert Decimal(found["memoryShare"].value) == Decimal("0.85")
