@@ -283,20 +283,19 @@ class Tables:
         finally:
             self._metrics.writes.labels("table").inc()
         key = Key(meta["namespace"], meta["name"])
-        merge = self._kept.pop(key, {})
         # An apply leaves what somebody else added, also under our names.
         forged = {
             name: None
             for name in body["metadata"].get("annotations") or {}
             if name.startswith(_OUR_NAMES) and name not in meta["annotations"]
         }
-        if forged:
-            notes = merge.get("metadata", {})
-            annotations = {**notes.get("annotations", {}), **forged}
-            merge = {**merge, "metadata": {**notes, "annotations": annotations}}
-        if merge:
-            with suppress(ClusterError):  # the table is stored, whatever becomes of the rest
-                body = await self._cluster.put_back(key, merge)
+        with suppress(ClusterError):  # the table is stored, whatever becomes of the rest
+            if kept := self._kept.pop(key, {}):
+                body = await self._cluster.put_back(key, kept)
+            if forged:  # from this version alone: a later one may be another writer's
+                version = body["metadata"]["resourceVersion"]
+                parts = {"metadata": {"annotations": forged, "resourceVersion": version}}
+                body = await self._cluster.put_back(key, parts)
         self._cache.update_table(await asyncio.to_thread(read_config_map, body))
         return True
 

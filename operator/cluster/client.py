@@ -204,7 +204,11 @@ class ApiCluster:
         return await self._apply(path, manifest, STATUS_MANAGER)
 
     async def put_back(self, key: Key, parts: Manifest) -> Mapping[str, Any]:
-        """Merge into a ConfigMap of ours what others had in it; None removes a name."""
+        """Merge parts into a ConfigMap of ours; None removes a name.
+
+        Raises:
+            Conflict: the parts state a resource version, and another one is stored.
+        """
         query = {"fieldManager": KEEPING_MANAGER}
         return await self._send("PATCH", _config_map(*key), query, parts, MERGE)
 

@@ -208,14 +208,16 @@ class Play:
 
     def judge(self) -> None:
         """What we wrote never went back, and nobody else's object was touched."""
-        ours = []
+        ours, stored = [], ""
         for version in self.bench.history.ordered(TABLE):
             if version.name == "stranger":
                 assert version.body["data"] == STRANGER["data"]
             table = version.table if version.name == "forged-routing" else None
             leaving = "deletionTimestamp" in version.body["metadata"]  # a deletion writes it
-            if table and not leaving and self.bench.history.is_operators(version):
-                ours.append((version.body["data"][KEY], int(table["identity"]["sequence"])))
+            last, stored = stored, version.body["data"][KEY] if table else stored
+            written = stored != last  # else a write to labels or annotations alone
+            if table and written and not leaving and self.bench.history.is_operators(version):
+                ours.append((stored, int(table["identity"]["sequence"])))
         for (text, before), (other, after) in pairwise(ours):
             assert after > before or text == other, f"I4: {before} then {after}"
         stranger = self.bench.user.api("GET", f"{self.bench.user.tables}/stranger")

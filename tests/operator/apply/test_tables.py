@@ -19,6 +19,7 @@ from archipelago.operator.decide.actions import (
 )
 from archipelago.operator.decide.decision import decide
 from archipelago.operator.decide.state import PlanState
+from archipelago.operator.errors import Conflict
 from archipelago.operator.metrics import Metrics
 from archipelago.operator.resources.cache import Cache
 from archipelago.operator.resources.manifests import shard_manifest, table_manifest
@@ -171,3 +172,27 @@ def test_what_others_had_in_the_table_of_a_deleted_plan_is_not_put_into_the_next
 
     write = WriteTable(Identity("uid-of-the-next", 1, 1), GOOD, "there is no table", (), "")
     assert asyncio.run(tables.write(plan, None, write, T0))
+
+
+def test_an_annotation_under_our_names_goes_from_the_version_that_was_stored_alone() -> None:
+    """Else a late answer takes it off a table that another writer has stored meanwhile."""
+    taken: list[Manifest] = []
+
+    class Forged(Stored):
+        async def apply_table(self, manifest: Manifest) -> Mapping[str, Any]:
+            body = as_stored(manifest)
+            body["metadata"]["annotations"]["archipelago.dev/live"] = "garbage"
+            return body
+
+        async def put_back(self, key: Key, parts: Manifest) -> Mapping[str, Any]:
+            taken.append(parts)
+            raise Conflict(f"{key} has another version")
+
+    plan, cache = PlanObject.from_body(plan_body()), Cache()
+    cache.update_plan(plan)
+    write = WriteTable(Identity(plan.uid, 1, 3), GOOD, "there is no table", (), "")
+    assert asyncio.run(Tables(Forged([]), cache, Metrics()).write(plan, None, write, T0))
+
+    annotations = {"archipelago.dev/live": None}
+    assert taken == [{"metadata": {"annotations": annotations, "resourceVersion": "200"}}]
+    assert cache.observe(plan.key).table is not None
