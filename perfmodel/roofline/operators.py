@@ -390,9 +390,10 @@ def _grouped(
     queries = shape.heads * shape.head_dim / tp
     results = shape.heads * shape.value_dim / tp
     cached = kv_elements_per_gpu(shape, tp)
+    kv_heads = -(-shape.kv_heads // tp)
     made = 0 if shape.shares_cache else cached
     if shape.key_is_value:
-        made -= -(-shape.kv_heads // tp) * shape.value_dim
+        made -= kv_heads * shape.value_dim
     efficiency, card = kernels.attending, kernels.accelerator
     if phase == "prefill":
         core = Operator(
@@ -406,7 +407,7 @@ def _grouped(
         )
     else:
         bandwidth = efficiency.kv_mbu * card.bandwidth
-        blocks = -(-shape.kv_heads // tp) * efficiency.decode_attention_block
+        blocks = kv_heads * efficiency.decode_attention_block
         core = Operator(
             ATTENTION,
             rate=efficiency.decode_attention_mfu * card.half,
@@ -415,7 +416,7 @@ def _grouped(
             bytes_token=(queries + results) * BF16_BYTES + cached * kv + blocks * bandwidth,
             bytes_context=cached * kv,
             start=efficiency.decode_attention_start,
-            room=max(1.0, _TILE * shape.kv_heads / shape.heads),
+            room=max(1.0, _TILE * kv_heads * tp / shape.heads),
         )
     return (
         kernels.product("qkv", hidden, queries + made + shape.gate / tp, "attention"),

@@ -9,8 +9,10 @@ from archipelago.perfmodel.capacity.closed_loop import ClosedLoop, chunked_tpot,
 from archipelago.perfmodel.catalogue.accelerators import accelerator
 from archipelago.perfmodel.catalogue.architectures import architecture
 from archipelago.perfmodel.catalogue.efficiency import engine_fit
+from archipelago.perfmodel.catalogue.layers import GroupedAttention
 from archipelago.perfmodel.errors import OutOfRange
 from archipelago.perfmodel.roofline.island import Roofline
+from archipelago.perfmodel.roofline.operators import ATTENTION, Kernels, attention
 from archipelago.perfmodel.roofline.parallelism import Parallelism
 from archipelago.perfmodel.roofline.pipeline import Pipeline, Section
 from archipelago.perfmodel.roofline.settings import EngineSettings, LatentForm, Speculation
@@ -79,6 +81,14 @@ def test_speculation_helps_a_small_batch_more_than_a_large_one() -> None:
         args = np.array(batch), np.array(batch * 1000)
         ratio = float(drafting.decode_step_time(*args) / plain.decode_step_time(*args))
         assert 1 / 2.952 < ratio < most
+
+
+def test_a_tile_has_room_for_the_heads_that_a_gpu_has() -> None:
+    """2 KV heads for 64: 32 of a tile's 64 rows on one GPU; of eight, each has one KV head for 8."""
+    kernels, shape = Kernels(CARD, LLAMA, engine_fit(CARD)), GroupedAttention(64, 2, 128)
+    for tp, room in ((1, 2.0), (2, 2.0), (8, 8.0)):
+        core = next(o for o in attention(kernels, shape, tp, "decode") if o.name == ATTENTION)
+        assert core.room == room
 
 
 def test_speculation_without_acceptance_takes_longer() -> None:
