@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 
 from benchmarks.closedloop.results import Result, from_document, play_all
-from benchmarks.closedloop.scenario import AbsentError, files, load
+from benchmarks.closedloop.scenario import ARRIVES, LEVELS, AbsentError, files, load
 
 REPOSITORY = Path(__file__).parent.parent
 RESULTS = REPOSITORY / "benchmarks" / "results" / "live.json"
@@ -53,6 +53,15 @@ SERVED = """\
 ## Served requests
 
 | scenario | served | of the oracle's | unchanged, of the oracle's | expected at least | result |
+|---|---|---|---|---|---|"""
+CAPACITY = """\
+## Capacity
+
+What the first plan sustains of the last traffic, on the nodes that are left [req/s]: with its table
+as it stands (repaired if nodes are lost), with the best weights, with the flips that its limits
+allow, and what the best plan of all these GPUs sustains.
+
+| scenario | arrives | as it stands | other weights | flips | any plan |
 |---|---|---|---|---|---|"""
 CHANGES = """\
 ## Changes
@@ -94,7 +103,8 @@ def main() -> int:
 
 def write(documents: dict[str, Any]) -> int:
     """Write the page with its plots; return 1 if a result is not as expected."""
-    served, changes, costs, sections, failed = [SERVED], [CHANGES], [COST], [], False
+    served, capacity, changes, costs = [SERVED], [CAPACITY], [CHANGES], [COST]
+    sections, failed = [], False
     for name, document in sorted(documents.items()):
         scale = document["scale"]
         result = from_document({key: value for key, value in document.items() if key != "scale"})
@@ -111,6 +121,10 @@ def write(documents: dict[str, Any]) -> int:
             f"| {result.ratio:.3f} | {result.still_ratio:.3f} | {expected['ratio']} "
             f"| {'; '.join(broken) or 'as expected'} |"
         )
+        figures = [result.capacities.get(name) for name in (ARRIVES, *LEVELS)]
+        capacity.append(
+            f"| {result.name} | {' | '.join(f'{each:.1f}' if each else '-' for each in figures)} |"
+        )
         changes.append(
             f"| {result.name} | {result.first} | {result.highest} | {expected['level']} "
             f"| {result.ours.flips}, {result.ours.restarts} "
@@ -120,7 +134,7 @@ def write(documents: dict[str, Any]) -> int:
             paid = (f"{play.dollars:.2f}" for play in (result.ours, result.instant, result.still))
             costs.append(f"| {result.name} | {' | '.join(paid)} |")
         sections.append(_section(name, file))
-    tables = ("\n".join(rows) for rows in (served, changes, costs))
+    tables = ("\n".join(rows) for rows in (served, capacity, changes, costs))
     PAGE.write_text("\n\n".join((HEAD.rstrip(), *tables, *sections)) + "\n")
     return int(failed)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -110,14 +110,10 @@ class Instant:
 
     def nodes(self, fleet: Fleet, traffic: Traffic) -> None:
         """Repair, and re-plan for what is left."""
-        fixed = repair(self.plan, frozenset(fleet.lost()))
-        if isinstance(fixed, Unrepairable):
+        left = left_by(fleet.gone, frozenset(fleet.lost()), self.plan, self.resource)
+        if left is None:
             return
-        remaining, self._names = resolved(self.resource, left_of(self.resource, fleet.gone))
-        self.problem = to_problem(self.problem.name, load_resource(remaining).spec)
-        planners = {real: name for name, real in self._names.items()}
-        islands = (replace(i, nodes=tuple(planners[n] for n in i.nodes)) for i in fixed.islands)
-        self.plan = replace(fixed, islands=tuple(islands))
+        self.plan, self.problem, self._names = left
         fleet.apply(self._content(self.plan))
         self._replan(fleet, true_problem(self.problem, traffic, fleet.now))
 
@@ -148,6 +144,23 @@ class Instant:
         self.plan = new
         tables = [Step(self._content(s.plan), str(s.wait), s.islands) for s in steps]
         self.rollout.begin(tables, fleet.now)
+
+
+def left_by(
+    gone: Collection[str], lost: frozenset[str], plan: Plan, resource: Mapping[str, Any]
+) -> tuple[Plan, PlanningProblem, dict[str, str]] | None:
+    """Return the repaired plan, the problem of the nodes left, and real names by the planner's.
+
+    ``gone``: nodes; ``lost``: islands on them. None if no plan is left.
+    """
+    fixed = repair(plan, lost)
+    if isinstance(fixed, Unrepairable):
+        return None
+    remaining, names = resolved(resource, left_of(resource, gone))
+    problem = to_problem(resource["metadata"]["name"], load_resource(remaining).spec)
+    planners = {real: name for name, real in names.items()}
+    islands = (replace(i, nodes=tuple(planners[n] for n in i.nodes)) for i in fixed.islands)
+    return replace(fixed, islands=tuple(islands)), problem, names
 
 
 def best_of(

@@ -49,6 +49,7 @@ class Result:
     """Of a scenario: ``arrived`` from the shift on; ``cpu`` [s] of the decisions.
 
     ``demand``: least of the stated rates over the true one, windows of the last phase alone.
+    ``capacities``: what arrives last, and what the first plan sustains of it by level [req/s].
     """
 
     name: str
@@ -63,6 +64,7 @@ class Result:
     cpu_median: float = 0.0
     cpu_most: float = 0.0
     demand: float = 0.0
+    capacities: dict[str, float] = field(default_factory=dict)
 
     @property
     def ratio(self) -> float:
@@ -144,6 +146,7 @@ def play_all(scenario: Scenario) -> tuple[Result, Live]:
         statistics.median(cpu) if cpu else 0.0,
         max(cpu, default=0.0),
         _least_demand(scenario, pilot),
+        scenario.capacities,
     )
     return result, pilot
 

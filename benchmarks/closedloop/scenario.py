@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache
@@ -15,6 +17,8 @@ import yaml
 from archipelago.perfmodel.workload.traces import read_trace
 from archipelago.planner.plan import Plan, Planned
 from archipelago.planner.problem import PlanningProblem
+from archipelago.planner.replan.deployed import deployed_islands
+from archipelago.planner.replan.evaluate import headroom_of
 from archipelago.planner.replan.types import HOUR, Level, Limits
 from archipelago.planner.servingplan import ServingPlanResource, load_resource, to_problem
 from archipelago.planner.simulate.traffic import poisson
@@ -22,7 +26,7 @@ from archipelago.planner.strategies import strategy
 from archipelago.planner.table.write import routing_content
 from benchmarks.closedloop.fleet import World
 from benchmarks.closedloop.loop import Course, Event, Outcome, play
-from benchmarks.closedloop.pilot import Instant, Pilot, Still, best_of, switches
+from benchmarks.closedloop.pilot import Instant, Pilot, Still, best_of, left_by, switches
 from benchmarks.closedloop.traffic import Mix, Spell, Traffic, log_normal, of_trace
 
 REPOSITORY: Final = Path(__file__).parents[2]
@@ -31,6 +35,9 @@ AZURE: Final = REPOSITORY / "../shared/data/traces/azure_2023"
 ATOMS: Final = 20_000
 """Requests that stand for the histogram of an example."""
 MINUTE: Final = 60.0
+ARRIVES: Final = "arrives"
+LEVELS: Final = ("keep", "reroute", "flip", "any")
+"""What a capacity may be of."""
 
 
 class AbsentError(Exception):
@@ -113,15 +120,43 @@ class Scenario:
         switch = {name: engine.get("roleSwitch", "Restart") for name, engine in engines.items()}
         return World(self.problem, switch, self.document.get("seed", 0))
 
-    def capacity(self, mix: Mix, level: str) -> float:
-        """Return what the plan sustains with a mix after a level within its limits [req/s]."""
-        model = replace(self.problem.models[0], lengths=mix.lengths, rate=1.0)
-        problem = replace(self.problem, models=(model,), min_headroom=None, minimise_cost=False)
+    def capacity(self, mix: Mix, level: str, gone: Collection[str] = ()) -> float:
+        """Return what the plan sustains with a mix after a level within its limits [req/s].
+
+        ``level``: ``any`` stands for the best plan of all GPUs. ``gone``: nodes that are lost.
+
+        Raises:
+            ValueError: the level gives no table, or no plan is left.
+        """
+        lost = frozenset(i.name for i in self.plan.islands if not {*gone}.isdisjoint(i.nodes))
+        left = left_by(gone, lost, self.plan, self.resource)
+        if left is None:
+            raise ValueError(f"{self.name}: no plan is left without {', '.join(gone)}")
+        plan, problem, _ = left
+        model = replace(problem.models[0], lengths=mix.lengths, rate=1.0)
+        problem = replace(problem, models=(model,), min_headroom=None, minimise_cost=False)
         switch = switches(self.parsed.spec)
-        found = best_of(Level[level.upper()], problem, self.plan, self.limits, switch)
+        if level == "keep":
+            return headroom_of(deployed_islands(problem, plan, switch), plan)
+        if level == "any":
+            outcome = strategy("exact").plan(problem)
+            found = outcome.plan if isinstance(outcome, Planned) else None
+        else:
+            found = best_of(Level[level.upper()], problem, plan, self.limits, switch)
         if found is None:
             raise ValueError(f"{self.name}: {level} gives no table for that mix")
         return found.theta
+
+    @property
+    def capacities(self) -> dict[str, float]:
+        """What arrives last, and what the plan sustains of it by level [req/s]."""
+        mix = mix_of(self.document["traffic"][-1]["mix"])
+        gone = [node for event in self.course.events for node in event.lose]
+        found = {ARRIVES: round(self.traffic().spells[-1].rate, 1)}
+        for level in LEVELS:
+            with suppress(ValueError):
+                found[level] = round(self.capacity(mix, level, gone), 1)
+        return found
 
     def traffic(self) -> Traffic:
         """All spells, one after the other, at their shares of capacity."""
@@ -137,7 +172,7 @@ class Scenario:
         return Traffic(tuple(spells), self.document.get("seed", 0))
 
     def _whole(self, entry: dict[str, Any], mix: Mix) -> float:
-        return self.capacity(mix, entry.get("of", "reroute"))
+        return self.capacity(mix, entry.get("of", "reroute"), entry.get("without", ()))
 
     @property
     def course(self) -> Course:
