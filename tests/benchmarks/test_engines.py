@@ -18,7 +18,6 @@ from benchmarks.accuracy.case import Report, verdicts
 from benchmarks.accuracy.held_out import Line, points
 from benchmarks.accuracy.kernels import attention, experts, gemm
 from benchmarks.accuracy.kernels.attention import attended
-from benchmarks.accuracy.kernels.experts import busiest
 from benchmarks.accuracy.kernels.gemm import LAW as GEMM
 from benchmarks.accuracy.kernels.law import Law, Sample
 from benchmarks.accuracy.kernels.planned import seconds
@@ -121,24 +120,6 @@ def test_a_window_bounds_the_causal_triangle() -> None:
     length, window = np.array([4.0, 4.0]), np.array([np.inf, 2.0])
     # 1 + 2 + 3 + 4, and 1 + 2 + 2 + 2
     assert attended(length, window).tolist() == [10.0, 7.0]
-
-
-def test_balanced_experts_share_rows_evenly() -> None:
-    found = busiest(64, 8, 2, 4, "balanced")
-    assert (found.rows, found.touched) == (32.0, 2.0)
-
-
-def test_few_tokens_leave_experts_untouched() -> None:
-    # One token with 2 of 8 experts: each of a rank's 2 experts with probability 1/4.
-    found = busiest(1, 8, 2, 4, "uniform")
-    assert [found.rows, found.touched] == pytest.approx([0.5, 0.5])
-
-
-def test_a_power_law_loads_the_busiest_rank_more_and_redundant_copies_less() -> None:
-    skewed = busiest(4096, 256, 8, 32, "power_law_1.2")
-    mild = busiest(4096, 256, 8, 32, "power_law_0.6")
-    even = busiest(4096, 256, 8, 32, "power_law_1.2_eplb")
-    assert skewed.rows > mild.rows > even.rows == 4096 * 8 / 32
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def test_speculation_helps_a_small_batch_more_than_a_large_one() -> None:
 
 
 def test_a_tile_has_room_for_the_heads_that_a_gpu_has() -> None:
-    """2 KV heads for 64: 32 of a tile's 64 rows on one GPU; of eight, each has one KV head for 8."""
+    """2 KV heads for 64: each of eight GPUs has one of its own, for 8 of a tile's 64 rows."""
     kernels, shape = Kernels(CARD, LLAMA, engine_fit(CARD)), GroupedAttention(64, 2, 128)
     for tp, room in ((1, 2.0), (2, 2.0), (8, 8.0)):
         core = next(o for o in attention(kernels, shape, tp, "decode") if o.name == ATTENTION)
