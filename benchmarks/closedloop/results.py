@@ -176,7 +176,7 @@ def _decided(answer: Answer) -> Decided:
 
 def _least_demand(scenario: Scenario, pilot: Live) -> float:
     """Windows that lie in the last spell as a whole."""
-    last = max(scenario.traffic().spells, key=lambda spell: spell.start)
+    last = scenario.spells[-1]
     window = scenario.course.window
     stated = [
         float(demand["requestsPerSecond"])

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -140,26 +140,27 @@ class Scenario:
             return headroom_of(deployed_islands(problem, plan, switch), plan)
         if level == "any":
             outcome = strategy("exact").plan(problem)
-            found = outcome.plan if isinstance(outcome, Planned) else None
+            best = outcome.plan if isinstance(outcome, Planned) else None
         else:
-            found = best_of(Level[level.upper()], problem, plan, self.limits, switch)
-        if found is None:
+            best = best_of(Level[level.upper()], problem, plan, self.limits, switch)
+        if best is None:
             raise ValueError(f"{self.name}: {level} gives no table for that mix")
-        return found.theta
+        return best.theta
 
     @property
     def capacities(self) -> dict[str, float]:
         """What arrives last, and what the plan sustains of it by level [req/s]."""
         mix = mix_of(self.document["traffic"][-1]["mix"])
         gone = [node for event in self.course.events for node in event.lose]
-        found = {ARRIVES: round(self.traffic().spells[-1].rate, 1)}
+        rates = {ARRIVES: round(self.spells[-1].rate, 1)}
         for level in LEVELS:
             with suppress(ValueError):
-                found[level] = round(self.capacity(mix, level, gone), 1)
-        return found
+                rates[level] = round(self.capacity(mix, level, gone), 1)
+        return rates
 
-    def traffic(self) -> Traffic:
-        """All spells, one after the other, at their shares of capacity."""
+    @cached_property
+    def spells(self) -> tuple[Spell, ...]:
+        """The phases of traffic, one after the other, at their shares of capacity."""
         spells, start = [], 0.0
         for entry in self.document["traffic"]:
             mix = mix_of(entry["mix"])
@@ -169,7 +170,11 @@ class Scenario:
             end = start + entry["minutes"] * MINUTE * self.scale
             spells.append(Spell(self.problem.models[0].name, start, end, rate, mix))
             start = end
-        return Traffic(tuple(spells), self.document.get("seed", 0))
+        return tuple(spells)
+
+    def traffic(self) -> Traffic:
+        """All spells, with random numbers from the start on."""
+        return Traffic(self.spells, self.document.get("seed", 0))
 
     def _whole(self, entry: dict[str, Any], mix: Mix) -> float:
         return self.capacity(mix, entry.get("of", "reroute"), entry.get("without", ()))
@@ -214,9 +219,9 @@ class Scenario:
     @property
     def shift(self) -> tuple[float, float]:
         """When what the scenario is about begins, and the end [s], in whole minutes."""
-        starts = [s.start for s in self.traffic().spells if s.start > 0]
+        starts = [spell.start for spell in self.spells if spell.start > 0]
         events = [event.at for event in self.course.events]
-        return min([*starts, *events], default=0.0), self.traffic().end
+        return min([*starts, *events], default=0.0), self.spells[-1].end
 
     def played(self, pilot: Pilot) -> Outcome:
         """Play it under a pilot."""

@@ -291,11 +291,11 @@ class Tables:
         }
         with suppress(ClusterError):  # the table is stored, whatever becomes of the rest
             if kept := self._kept.pop(key, {}):
-                body = await self._cluster.put_back(key, kept)
+                body = await self._cluster.merge_config_map(key, kept)
             if forged:  # from this version alone: a later one may be another writer's
                 version = body["metadata"]["resourceVersion"]
                 parts = {"metadata": {"annotations": forged, "resourceVersion": version}}
-                body = await self._cluster.put_back(key, parts)
+                body = await self._cluster.merge_config_map(key, parts)
         self._cache.update_table(await asyncio.to_thread(read_config_map, body))
         return True
 

@@ -203,7 +203,7 @@ class ApiCluster:
         path = f"{_path(PLANS, PLURAL, namespace)}/{name}/status"
         return await self._apply(path, manifest, STATUS_MANAGER)
 
-    async def put_back(self, key: Key, parts: Manifest) -> Mapping[str, Any]:
+    async def merge_config_map(self, key: Key, parts: Manifest) -> Mapping[str, Any]:
         """Merge parts into a ConfigMap of ours; None removes a name.
 
         Raises:

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from archipelago.perfmodel.model import FloatArray
 
@@ -24,7 +23,7 @@ _DRAWS = 24
 _FEWEST = 50
 """Rows below which times do not tell the rule."""
 _CLEARLY = 0.85
-"""What is left unexplained by one rule, over what is by the other, from which they differ [1]."""
+"""The older rule counts if it leaves less than this share of what the other leaves [1]."""
 
 
 @dataclass(frozen=True)
@@ -67,36 +66,37 @@ def busiest(routing: Routing, in_turn: bool) -> Load:
     tokens, experts, ranks = routing.tokens, routing.experts, routing.ranks
     mine = experts // ranks
     if routing.is_skewed:
-        by_rank = _counts(routing, ranks if in_turn else 1).reshape(_DRAWS, ranks, mine)
-        heaviest = by_rank[np.arange(_DRAWS), by_rank.sum(axis=2).argmax(axis=1)]
-        return Load(float(heaviest.sum(axis=1).mean()), float((heaviest > 0).sum(axis=1).mean()))
-    if routing.law == "balanced":
-        counts = np.bincount(_spaced(routing), minlength=experts).reshape(ranks, mine)
-        heaviest = counts[counts.sum(axis=1).argmax()]
-        return Load(float(heaviest.sum()), float((heaviest > 0).sum()))
-    drawn = mine * (1 - (1 - routing.per_token / experts) ** tokens)
-    return Load(tokens * routing.per_token / ranks, drawn)
+        counts = _counts(routing, ranks if in_turn else 1)
+    elif routing.law == "balanced":
+        counts = _spaced(routing)
+    else:
+        drawn = mine * (1 - (1 - routing.per_token / experts) ** tokens)
+        return Load(tokens * routing.per_token / ranks, drawn)
+    by_rank = counts.reshape(-1, ranks, mine)
+    heaviest = by_rank[np.arange(len(by_rank)), by_rank.sum(axis=2).argmax(axis=1)]
+    return Load(float(heaviest.sum(axis=1).mean()), float((heaviest > 0).sum(axis=1).mean()))
 
 
 def takes_turns(routings: Sequence[Routing], seconds: FloatArray, weights: FloatArray) -> bool:
-    """Return whether the times are of ranks that get in turn what rounding leaves.
+    """Return whether each rank of a table got in turn what rounding leaves, judged by its times.
 
-    Of few tokens a time goes with the weights that are read: the older rule counts if these explain
-    clearly more by it. True where too few rows tell.
+    The time of few tokens follows the weights that are read, and each rule says which these are:
+    the one that explains the times counts. True if too few rows tell.
 
     Args:
         routings: One per row.
         seconds: Measured times [s], shape (rows,).
         weights: Parameters of an expert on its rank, shape (rows,).
     """
-    chosen = [number for number, routing in enumerate(routings) if routing.is_left_over]
-    if len(chosen) < _FEWEST:
+    rows = np.array([routing.is_left_over for routing in routings])
+    few = [routing for routing in routings if routing.is_left_over]
+    if len(few) < _FEWEST:
         return True
-    time, size = np.log(seconds[chosen]), np.log(weights[chosen])
-    tokens = np.log([routings[number].tokens for number in chosen])
+    time, size = np.log(seconds[rows]), np.log(weights[rows])
+    tokens = np.log([routing.tokens for routing in few])
 
     def unexplained(in_turn: bool) -> float:
-        touched = np.log([busiest(routings[number], in_turn).touched for number in chosen])
+        touched = np.log([busiest(routing, in_turn).touched for routing in few])
         known = np.stack([np.ones(len(time)), touched, size, tokens], axis=1)
         return float(np.square(time - known @ np.linalg.lstsq(known, time, rcond=None)[0]).sum())
 
@@ -116,10 +116,11 @@ def _counts(routing: Routing, groups: int) -> FloatArray:
 
 
 def _whole(counts: FloatArray, total: int, most: int, groups: int) -> FloatArray:
-    """Return counts that add up to ``total`` in each draw, none above ``most``.
+    """Return counts that add up to ``total`` in each draw.
 
-    What is left goes to ``groups`` groups of neighbours in turn, in each to one expert after the
-    other, the least loaded first; what is too much comes from the most loaded.
+    What is missing goes to ``groups`` groups of neighbours in turn, in each to one expert after the
+    other, the least loaded first; what is too much comes from the most loaded. No count is above
+    ``most``: what is cut off there goes to nobody.
     """
     left = total - counts.sum(axis=1)
     sign = np.where(left < 0, -1.0, 1.0)[:, None, None]
@@ -131,10 +132,11 @@ def _whole(counts: FloatArray, total: int, most: int, groups: int) -> FloatArray
     return np.asarray(np.clip(whole, 0, most).reshape(counts.shape))
 
 
-def _spaced(routing: Routing) -> NDArray[np.int64]:
-    """Return the experts that evenly spaced tokens choose, shape (tokens x experts of a token,)."""
+def _spaced(routing: Routing) -> FloatArray:
+    """Return loads of experts [tokens] that evenly spaced tokens choose, shape (experts,)."""
     tokens, experts = np.arange(routing.tokens), routing.experts
     stride = -(-experts // routing.per_token)
     shift = max(1.0, stride / routing.tokens)
     chosen = tokens[:, None] * shift + np.arange(routing.per_token) * stride
-    return np.asarray((chosen % experts).astype(np.int64).ravel())
+    numbers = (chosen % experts).astype(np.int64).ravel()
+    return np.bincount(numbers, minlength=experts).astype(np.float64)

@@ -55,7 +55,7 @@ class Stored(ApiCluster):
         assert "resourceVersion" not in manifest["metadata"]
         return as_stored(manifest)
 
-    async def put_back(self, key: Key, parts: Manifest) -> Mapping[str, Any]:
+    async def merge_config_map(self, key: Key, parts: Manifest) -> Mapping[str, Any]:
         raise AssertionError(f"{key} never had {parts}")
 
 
@@ -184,7 +184,7 @@ def test_an_annotation_under_our_names_goes_from_the_version_that_was_stored_alo
             body["metadata"]["annotations"]["archipelago.dev/live"] = "garbage"
             return body
 
-        async def put_back(self, key: Key, parts: Manifest) -> Mapping[str, Any]:
+        async def merge_config_map(self, key: Key, parts: Manifest) -> Mapping[str, Any]:
             taken.append(parts)
             raise Conflict(f"{key} has another version")
 
